@@ -71,4 +71,9 @@ library CoveyTypes {
     function hashHeader(EpochHeader calldata header) internal pure returns (bytes32) {
         return keccak256(abi.encode(header));
     }
+
+    /// @dev Reward for some units at a price for 1,000,000 units, rounded down.
+    function computeReward(uint64 units, uint96 rewardPerMillion) internal pure returns (uint256) {
+        return uint256(units) * rewardPerMillion / 1_000_000;
+    }
 }

@@ -24,7 +24,7 @@ contract EpochLedger is Omissions {
 
     /// @dev Reverts unless StakeManager names this contract as its ledger.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
-        EIP712("Covey", "2")
+        EIP712("Covey", "3")
         Escrow(pools)
         Omissions(nodes, stakes)
     {
@@ -42,7 +42,7 @@ contract EpochLedger is Omissions {
         if (header.previousHash != headOf[pool]) revert WrongPreviousHash(headOf[pool], header.previousHash);
         uint256 availableAt = uint256(settlement.lastPostedAt) + terms.epochLength;
         if (block.timestamp < availableAt) revert EpochTooEarly(availableAt);
-        uint256 reward = uint256(header.units) * terms.rewardPerUnit;
+        uint256 reward = CoveyTypes.computeReward(header.units, terms.rewardPerMillion);
         uint256 available = settlement.funded - settlement.posted;
         if (reward > available) revert InsufficientEscrow(pool, reward, available);
 

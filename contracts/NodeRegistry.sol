@@ -32,7 +32,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         _;
     }
 
-    constructor(IPoolRegistry pools) EIP712("Covey", "2") {
+    constructor(IPoolRegistry pools) EIP712("Covey", "3") {
         POOLS = pools;
     }
 
@@ -96,7 +96,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         if (contributorOf[pool][node] != msg.sender) revert NotContributor(pool, node, msg.sender);
 
         contributorOf[pool][node] = address(0);
-        _liableUntil[pool][node][msg.sender] = block.timestamp + POOLS.getTerms(pool).unbondWindow;
+        _liableUntil[pool][node][msg.sender] = block.timestamp + POOLS.unbondWindowOf(pool);
 
         emit NodeRemoved(pool, node, msg.sender);
     }
@@ -132,7 +132,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
         if (contributorOf[pool][node] != address(0)) revert NodeTaken(pool, node, contributorOf[pool][node]);
         if (block.timestamp > deadline) revert SignatureExpired(deadline);
-        if (POOLS.getTerms(pool).isInviteOnly && !isInvited[pool][contributor]) revert NotInvited(pool, contributor);
+        if (POOLS.isInviteOnly(pool) && !isInvited[pool][contributor]) revert NotInvited(pool, contributor);
         if (ECDSA.recoverCalldata(digest, nodeSignature) != node) revert InvalidSignature(node);
 
         ++nonceOf[node];

@@ -102,7 +102,7 @@ abstract contract Omissions is Escrow {
         // Credited instead of sent, because a challenger that refuses ether would block the contributor's payment.
         etherOf[open.challenger] += OMISSION_BOND;
 
-        uint256 due = uint256(receipt.units) * POOLS.getPostingTerms(receipt.pool).rewardPerUnit;
+        uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.getPostingTerms(receipt.pool).rewardPerMillion);
         uint256 paid = STAKES.payFromOperator(receipt.pool, receipt.contributor, due);
         emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
     }

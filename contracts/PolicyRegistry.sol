@@ -22,7 +22,7 @@ contract PolicyRegistry is IPolicyRegistry {
     function publish(uint256 pool, uint64 step, bytes32 recordHash) external {
         if (POOLS.stateOf(pool) != PoolState.Active) revert PoolNotActive(pool);
         if (!POOLS.isOpen(pool)) revert PoolNotActive(pool);
-        if (msg.sender != POOLS.getTerms(pool).trainer) revert NotTrainer(pool, msg.sender);
+        if (msg.sender != POOLS.trainerOf(pool)) revert NotTrainer(pool, msg.sender);
         if (step != _records[pool].length) revert WrongStep(_records[pool].length, step);
         if (recordHash == bytes32(0)) revert ZeroHash();
 

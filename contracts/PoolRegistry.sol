@@ -70,6 +70,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         created.operator = msg.sender;
         created.state = PoolState.Created;
         created.terms = terms;
+        if (terms.signer == address(0)) created.terms.signer = msg.sender;
         created.validators = validators;
         for (uint256 i = 0; i < validators.length; ++i) {
             _grantOffice(created, validators[i], block.timestamp);
@@ -147,7 +148,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
             asked.state,
             terms.challengeWindow,
             terms.vetoWindow,
-            terms.rewardPerUnit,
+            terms.rewardPerMillion,
             terms.epochUnits,
             terms.epochLength,
             closesAt(pool)
@@ -180,6 +181,26 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     /// @inheritdoc IPoolRegistry
+    function trainerOf(uint256 pool) external view returns (address) {
+        return _pools[pool].terms.trainer;
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function unbondWindowOf(uint256 pool) external view returns (uint256) {
+        return _pools[pool].terms.unbondWindow;
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function signerPenaltyOf(uint256 pool) external view returns (uint256) {
+        return _pools[pool].terms.signerPenalty;
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function isInviteOnly(uint256 pool) external view returns (bool) {
+        return _pools[pool].terms.isInviteOnly;
+    }
+
+    /// @inheritdoc IPoolRegistry
     function tokenOf(uint256 pool) external view returns (address) {
         return _pools[pool].terms.token;
     }
@@ -204,7 +225,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     function closesAt(uint256 pool) public view returns (uint256) {
         Pool storage asked = _pools[pool];
         if (asked.state != PoolState.Ended) return type(uint256).max;
-        return asked.endedAt + asked.terms.unbondWindow + _settlementSpan(asked.terms);
+        PoolTerms storage terms = asked.terms;
+        return asked.endedAt + terms.unbondWindow + _settlementSpan(terms.challengeWindow, terms.vetoWindow);
     }
 
     /// @dev Makes an account a validator from `activeFrom` on.
@@ -220,7 +242,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         if (terms.trainer == address(0) || terms.arbiter == address(0) || terms.token == address(0)) {
             revert ZeroAddress();
         }
-        if (terms.arbiter == msg.sender) revert OfficeConflict(terms.arbiter);
+        if (terms.arbiter == msg.sender || terms.arbiter == terms.signer) revert OfficeConflict(terms.arbiter);
         bool isQuorum = terms.quorum > 0 && terms.quorum <= validators && validators <= MAX_VALIDATORS;
         if (!isQuorum) revert InvalidQuorum(terms.quorum, validators);
     }
@@ -233,8 +255,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
 
     /// @dev Time for which an epoch must be kept: until it is final, and until everything promised for it has been
     /// challenged and answered.
-    function _settlementSpan(PoolTerms memory terms) private pure returns (uint256) {
-        return 4 * (uint256(terms.challengeWindow) + terms.vetoWindow);
+    function _settlementSpan(uint256 challengeWindow, uint256 vetoWindow) private pure returns (uint256) {
+        return 4 * (challengeWindow + vetoWindow);
     }
 
     /// @dev Checks each window, and that the windows fit together.
@@ -244,7 +266,8 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         _requireWindow(terms.unbondWindow, MAX_UNBOND_WINDOW);
         uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
         if (terms.unbondWindow < required) revert UnbondWindowTooShort(terms.unbondWindow, required);
-        uint256 shortest = (_settlementSpan(terms) + KEPT_EPOCHS - 1) / KEPT_EPOCHS;
+        uint256 shortest =
+            (_settlementSpan(terms.challengeWindow, terms.vetoWindow) + KEPT_EPOCHS - 1) / KEPT_EPOCHS;
         uint256 longest = terms.challengeWindow / 2;
         bool isLengthValid = terms.epochLength >= shortest && terms.epochLength <= longest;
         if (!isLengthValid) revert InvalidEpochLength(terms.epochLength, shortest);
@@ -259,8 +282,9 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
         bool isSlashFit = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake;
         uint256 most = uint256(terms.slashAmount) * terms.maxSlashes;
         bool isCapFit = terms.maxSlashes > 0 && most <= type(uint96).max;
-        bool isValid = isSlashFit && isCapFit && terms.signerPenalty <= terms.validatorBond;
-        if (!isValid) revert InvalidSlash();
+        bool arePenaltiesFit =
+            terms.signerPenalty <= terms.validatorBond && terms.acceptPenalty <= terms.validatorBond;
+        if (!isSlashFit || !isCapFit || !arePenaltiesFit) revert InvalidSlash();
     }
 }
 // slither-disable-end timestamp

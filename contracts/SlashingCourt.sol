@@ -39,7 +39,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     mapping(bytes32 slot => bool) private _equivocations;
 
     /// @dev Reverts unless StakeManager names this contract as its court.
-    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "2") {
+    constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes) EIP712("Covey", "3") {
         if (stakes.COURT() != address(this)) revert WrongDeployment();
         POOLS = pools;
         NODES = nodes;

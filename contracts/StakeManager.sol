@@ -74,7 +74,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         if (amount > balance.bonded) revert InsufficientStake(amount, balance.bonded);
         if (unbondings.length == MAX_UNBONDINGS) revert TooManyUnbondings();
 
-        uint256 availableAt = block.timestamp + POOLS.getTerms(pool).unbondWindow;
+        uint256 availableAt = block.timestamp + POOLS.unbondWindowOf(pool);
         balance.bonded -= uint128(amount);
         balance.leaving += uint128(amount);
         unbondings.push(Unbonding({amount: uint128(amount), availableAt: uint128(availableAt)}));
@@ -135,7 +135,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
 
     /// @inheritdoc IStakeManager
     function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {
-        amount = Math.min(POOLS.getTerms(pool).signerPenalty, _totalOf(pool, BondKind.VALIDATOR, validator));
+        amount = Math.min(POOLS.signerPenaltyOf(pool), _totalOf(pool, BondKind.VALIDATOR, validator));
         _burn(pool, BondKind.VALIDATOR, validator, amount);
     }
 

@@ -33,6 +33,7 @@ from covey.protocol.ids import (
 )
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
+from covey.protocol.prices import PRICED_UNITS
 
 SUBMISSIONS = 4096
 """Submissions of an epoch, which are the leaves of its tree of work."""
@@ -265,7 +266,7 @@ class GasFixture:
 
     def _open_pool(self) -> PoolId:
         terms = PoolTerms(
-            reward_per_unit=PRICE,
+            reward_per_million=PRICE * PRICED_UNITS,
             challenge_window=10,
             veto_window=10,
             unbond_window=20,

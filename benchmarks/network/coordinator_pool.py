@@ -217,7 +217,7 @@ def _create_pool(client: ChainClient, deployment: Deployment, params: PoolParams
         arbiter=derive("arbiter").address,
         token=deployment.token,
         params_hash=params.compute_hash(),
-        reward_per_unit=3,
+        reward_per_million=3_000_000,
         min_stake=_MIN_STAKE,
         slash_amount=60,
         quorum=params.quorum,

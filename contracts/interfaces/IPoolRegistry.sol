@@ -12,8 +12,8 @@ enum PoolState {
 
 /// @notice Parameters of a pool that the contracts need, fixed at creation.
 /// @dev All other parameters are in the text `params`, whose hash is `paramsHash`. Amounts are in the token's smallest
-/// unit, windows in seconds. The order of the fields packs them into six storage slots.
-/// @param rewardPerUnit Reward for one unit of work, which is one completion token.
+/// unit, windows in seconds. The order of the fields packs them into nine storage slots.
+/// @param rewardPerMillion Reward for 1,000,000 units of work. A unit is one completion token.
 /// @param epochUnits Maximum of units in one epoch. It bounds what a stolen operator's key can promise at once.
 /// @param challengeWindow Time in which an epoch can be disabled, and in which an omission challenge can be answered.
 /// @param vetoWindow Time in which a case can be vetoed.
@@ -33,9 +33,15 @@ enum PoolState {
 /// @param token ERC-20 token of stake and reward. Tokens that take a fee on transfer or rebase are not supported.
 /// @param minStake What a contributor must stake before the coordinator gives it work.
 /// @param trainer Account that publishes policies.
+/// @param acceptPenalty What a validator loses that accepted work whose case was executed; at most `validatorBond`.
+/// @param signer Account that signs promises and posts epochs. It can be a key that is kept online. In `createPool`, zero
+/// stands for the caller.
+/// @param heir Account that receives escrow and bond of a closed pool instead of the operator; zero if there is none.
+/// @param verdictFee Fee for one verdict that an epoch counts.
+/// @param epochVerdicts Maximum of verdicts that one epoch pays.
 /// @param paramsHash keccak256 of the text `params`.
 struct PoolTerms {
-    uint96 rewardPerUnit;
+    uint96 rewardPerMillion;
     uint64 epochUnits;
     uint24 challengeWindow;
     uint24 vetoWindow;
@@ -53,6 +59,11 @@ struct PoolTerms {
     address token;
     uint96 minStake;
     address trainer;
+    uint96 acceptPenalty;
+    address signer;
+    address heir;
+    uint96 verdictFee;
+    uint32 epochVerdicts;
     bytes32 paramsHash;
 }
 
@@ -61,7 +72,7 @@ struct PoolTerms {
 /// @param state State of the pool.
 /// @param challengeWindow See PoolTerms.
 /// @param vetoWindow See PoolTerms.
-/// @param rewardPerUnit See PoolTerms.
+/// @param rewardPerMillion See PoolTerms.
 /// @param epochUnits See PoolTerms.
 /// @param epochLength See PoolTerms.
 /// @param closesAt See IPoolRegistry.closesAt.
@@ -70,7 +81,7 @@ struct PostingTerms {
     PoolState state;
     uint24 challengeWindow;
     uint24 vetoWindow;
-    uint96 rewardPerUnit;
+    uint96 rewardPerMillion;
     uint64 epochUnits;
     uint24 epochLength;
     uint256 closesAt;
@@ -171,7 +182,8 @@ interface IPoolRegistry {
 
     /// @notice The slashing terms contradict each other.
     /// @dev Required are: `lightSlashBps` is at most 10,000; `slashAmount` is at most `minStake`; `maxSlashes` is not
-    /// zero; `slashAmount` times `maxSlashes` fits 96 bits; `signerPenalty` is at most `validatorBond`.
+    /// zero; `slashAmount` times `maxSlashes` fits 96 bits; `signerPenalty` and `acceptPenalty` are at
+    /// most `validatorBond`.
     error InvalidSlash();
 
     /// @notice The URL is longer than MAX_URL bytes.
@@ -182,7 +194,7 @@ interface IPoolRegistry {
     /// @param validator Account that was named.
     error DuplicateValidator(address validator);
 
-    /// @notice The arbiter cannot be the operator or a validator, because it judges them.
+    /// @notice The arbiter cannot be the operator, the signer or a validator, because it judges them.
     /// @param account The arbiter.
     error OfficeConflict(address account);
 
@@ -279,6 +291,26 @@ interface IPoolRegistry {
     /// @param pool Id of the pool.
     /// @return The arbiter; the zero address if the pool does not exist.
     function arbiterOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the trainer of a pool.
+    /// @param pool Id of the pool.
+    /// @return The trainer; the zero address if the pool does not exist.
+    function trainerOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the time from unbonding to withdrawal, in seconds.
+    /// @param pool Id of the pool.
+    /// @return The window; zero if the pool does not exist.
+    function unbondWindowOf(uint256 pool) external view returns (uint256);
+
+    /// @notice Returns what a vetoed case costs each validator that signed it.
+    /// @param pool Id of the pool.
+    /// @return Amount in the token's smallest unit.
+    function signerPenaltyOf(uint256 pool) external view returns (uint256);
+
+    /// @notice Returns whether contributors need an invitation.
+    /// @param pool Id of the pool.
+    /// @return Whether the operator must invite a contributor before it can register a node.
+    function isInviteOnly(uint256 pool) external view returns (bool);
 
     /// @notice Returns the token of a pool.
     /// @param pool Id of the pool.

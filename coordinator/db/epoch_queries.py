@@ -57,10 +57,11 @@ class EpochQueries:
         parts = [query] if among is None else [query.where(SubmissionRow.receipt_hash.in_(part)) for part in cut(among)]
         return [(row[0], row[1]) for part in parts for row in self.session.execute(part)]
 
-    def sum_settled_units(self, *, until: int) -> dict[str, int]:
-        """Return the units of each contributor in all epochs up to and including `until`. Disabled epochs are empty."""
-        query = select(SubmissionRow.contributor, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until)
-        return {row[0]: int(row[1]) for row in self.session.execute(query.group_by(SubmissionRow.contributor))}
+    def sum_settled_units(self, *, until: int) -> dict[tuple[str, int], int]:
+        """Return the units by contributor and epoch, up to and including epoch `until`. Disabled epochs are empty."""
+        columns = SubmissionRow.contributor, SubmissionRow.epoch
+        query = select(*columns, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until).group_by(*columns)
+        return {(row[0], row[1] or 0): int(row[2]) for row in self.session.execute(query)}
 
     def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
         """Return the submissions of an epoch, by task."""

@@ -1,7 +1,7 @@
 """Closes an epoch with two Merkle roots: one over all decided work, and one over the contributors' total rewards.
 
-A reward is units times the pool's price, and cumulative over the pool's life. The object store has the leaves, so
-anyone can compute both roots again.
+A contributor's reward in one epoch is that of its units (`covey.protocol.prices`). Its total over the pool's life
+is the sum of these. The object store has the leaves, so anyone can compute both roots again.
 
 An epoch may contain any number of submissions, so it closes in steps with small transactions:
 
@@ -14,6 +14,7 @@ After a crash, the next attempt continues after the last committed step. Several
 epoch, and the first one that records a step wins. Two epochs may be in steps 1 to 3 at the same time.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ from covey.errors import TransientError
 from covey.protocol import canonical, merkle
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
+from covey.protocol.prices import compute_reward
 
 SLICE = 150
 """Maximum number of submissions that one transaction updates."""
@@ -166,8 +168,10 @@ def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Ad
     They are summed over submissions. The recorded rewards of the previous epoch cannot be used, because they may
     include an epoch that was disabled later.
     """
-    units = sorted(repository.sum_settled_units(until=number).items())
-    return {Address(contributor): count * ledger.price for contributor, count in units if count}
+    rewards: Counter[str] = Counter()
+    for (contributor, _), units in repository.sum_settled_units(until=number).items():
+        rewards[contributor] += compute_reward(units, ledger.price)
+    return {Address(contributor): reward for contributor, reward in sorted(rewards.items()) if reward}
 
 
 def build_reward_tree(ledger: Ledger, rewards: Mapping[Address, int]) -> merkle.MerkleTree:

@@ -30,7 +30,7 @@ class Ledger:
     address: Address
     pool: PoolId
     price: int
-    """Reward for one work unit, in the token's smallest unit."""
+    """Reward of 1,000,000 work units, in the token's smallest unit."""
     epoch_units: int
     """Maximum number of work units in one epoch."""
     epoch_length: int

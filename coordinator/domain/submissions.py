@@ -13,6 +13,7 @@ from covey.protocol import eip712, messages
 from covey.protocol.canaries import CanaryKind
 from covey.protocol.ids import Hash
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import compute_reward
 from covey.protocol.status import (
     TASK_MOVES,
     TaskState,
@@ -78,8 +79,8 @@ def record_receipts(
     """Record receipts, and return the recorded promise or the error of each. Errors are those of `check_receipts`.
 
     A submission is certainly replayed if its reward, and that of the contributor's other work without a replay
-    (`Repository.sum_unreplayed_units`), would exceed its `undrawn_limit`. `price` is the reward for one unit, in the
-    token's smallest unit.
+    (`Repository.sum_unreplayed_units`), would exceed its `undrawn_limit`. `price` is the reward of
+    1,000,000 units, in the token's smallest unit.
     """
     checked = check_receipts(repository, params, [each.receipt for each in handed_in], now=now)
     units = repository.sum_unreplayed_units({each.receipt.contributor for each in handed_in})
@@ -102,7 +103,7 @@ def record_receipts(
         row.canary, row.consent = each.canary, each.consent
         row.next_check_at = now + params.verification.draw_seconds + audit_draws.UNDRAWN_CHECK_SECONDS
         before = units.get(receipt.contributor, 0)
-        if price * (before + receipt.units) > each.undrawn_limit:
+        if compute_reward(before + receipt.units, price) > each.undrawn_limit:
             row.audited = True
         else:
             units[receipt.contributor] = before + receipt.units

@@ -33,6 +33,7 @@ from covey.protocol.api.pages import (
 )
 from covey.protocol.api.trainer import StepPoint
 from covey.protocol.ids import Address, Hash
+from covey.protocol.prices import compute_reward
 from covey.protocol.verdict import Reason
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3600
@@ -77,8 +78,8 @@ def _build_hour(rows: Repository, now: float) -> HourView:
 
 
 def _build_money(ctx: PagesContext, rows: Repository, now: float) -> MoneyView:
-    price, money = ctx.terms.reward_per_unit, ctx.chain.money
-    spent = price * rows.sum_minute_units(since=int(now) - DAY_SECONDS)
+    price, money = ctx.terms.reward_per_million, ctx.chain.money
+    spent = compute_reward(rows.sum_minute_units(since=int(now) - DAY_SECONDS), price)
     unit = ctx.stake_rule.unit
     return MoneyView(
         decimals=unit.decimals,
@@ -256,7 +257,7 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
     found = rows.list_node_items(contributor=address)
     if standing is None and not found:
         raise ProtocolError("unknown_address", f"no node of {address} was ever registered here", status=404)
-    sums, price = rows.sum_submissions(address), ctx.terms.reward_per_unit
+    sums, price = rows.sum_submissions(address), ctx.terms.reward_per_million
     count = rows.count_nodes_of([address]).get(address, 0)
     staked, locked = (standing.staked, standing.locked) if standing else (None, None)
     return AddressView(
@@ -271,9 +272,9 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         submissions=sums.submissions,
         undecided=sums.undecided,
         accepted=sums.accepted,
-        settled=price * sums.units_settled,
-        waiting=price * sums.units_waiting,
-        day=price * rows.sum_units_since(address, since=now - DAY_SECONDS),
+        settled=compute_reward(sums.units_settled, price),
+        waiting=compute_reward(sums.units_waiting, price),
+        day=compute_reward(rows.sum_units_since(address, since=now - DAY_SECONDS), price),
         nodes=tuple(describe_node(item, now) for item in found),
         cases=tuple(map(describe_case, rows.list_case_items(contributor=address))),
     )

@@ -9,6 +9,7 @@ from coordinator.pages.pool_views import name_epoch_state, name_reason
 from covey.errors import ProtocolError
 from covey.protocol.api.pages import SubmissionItemView, SubmissionListView
 from covey.protocol.ids import Address, Hash, is_address
+from covey.protocol.prices import compute_reward
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 
@@ -87,7 +88,7 @@ def describe_submissions(
             step=item.step,
             epoch=item.epoch,
             epoch_state=_name_state(ctx, epochs, item.epoch),
-            pay=ctx.terms.reward_per_unit * item.units if item.decision is Decision.ACCEPT else 0,
+            pay=compute_reward(item.units, ctx.terms.reward_per_million) if item.decision is Decision.ACCEPT else 0,
             transaction=None if transaction is None else Hash(transaction),
             case=None if case is None else case.state,
             case_transaction=None if case is None else Hash(case.transaction_hash),

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from covey.chain.structs import PoolTerms
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import compute_reward
 
 MIN_FACTOR = 3.0
 """Minimum factor of terms that deter. Below 1 a cheat gains. The margin above 1 covers unknown effects."""
@@ -231,7 +232,7 @@ def _list_risks(terms: PoolTerms, params: PoolParams, *, detection: float = 1.0)
 def _compute_with_stake(terms: PoolTerms, params: PoolParams, stake: int, *, detection: float) -> Deterrence:
     rules, slash = params.verification, _compute_slash(terms)
     limit = compute_undrawn_limit(terms, stake)
-    pay = min(params.max_task_units * terms.reward_per_unit, limit if slash else MAX_AMOUNT)
+    pay = min(compute_reward(params.max_task_units, terms.reward_per_million), limit if slash else MAX_AMOUNT)
     return Deterrence(
         rows=params.rollouts_per_task,
         drawn_rows=rules.audit_rows,
@@ -272,9 +273,9 @@ def _raise_slash(terms: PoolTerms, params: PoolParams) -> Remedy | None:
 
 
 def _lower_reward(terms: PoolTerms, params: PoolParams) -> Remedy | None:
-    for reward in _walk_down(terms.reward_per_unit):
-        if _is_enough(replace(terms, reward_per_unit=reward), params):
-            return Remedy(values={"reward_per_unit": reward}, change=terms.reward_per_unit / reward)
+    for reward in _walk_down(terms.reward_per_million):
+        if _is_enough(replace(terms, reward_per_million=reward), params):
+            return Remedy(values={"reward_per_million": reward}, change=terms.reward_per_million / reward)
     return None
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from covey.protocol.epochs import WorkLeaf
-from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.ids import ZERO_ADDRESS, Address, Hash, PoolId
 from covey.protocol.messages import Receipt
 
 
@@ -56,8 +56,8 @@ class PoolTerms:
     Amounts are in the token's smallest unit, windows in seconds.
     """
 
-    reward_per_unit: int
-    """Reward of one completion token of accepted work, in the token's smallest unit."""
+    reward_per_million: int
+    """Reward of 1,000,000 completion tokens of accepted work, in the token's smallest unit."""
     epoch_units: int = 10**9
     """Maximum number of completion tokens in one epoch. It limits what a stolen operator key can promise at once."""
     challenge_window: int
@@ -102,6 +102,22 @@ class PoolTerms:
     """Stake that a contributor must have bonded before the coordinator assigns work to its nodes."""
     trainer: Address
     """Address of the trainer's key, which publishes policies."""
+    accept_penalty: int = 0
+    """Stake that a validator who accepted work loses once the case about this work is executed.
+
+    At most `validator_bond`.
+    """
+    signer: Address = ZERO_ADDRESS
+    """Address of the key that signs promises and posts epochs, with which the coordinator runs.
+
+    If a pool file does not set it, it is the operator.
+    """
+    heir: Address = ZERO_ADDRESS
+    """Address that receives the escrow and the operator's bond of the closed pool. If it is not set, the operator."""
+    verdict_fee: int = 0
+    """Fee for one verdict that an epoch counts, in the token's smallest unit."""
+    epoch_verdicts: int = 0
+    """Maximum number of verdicts that one epoch pays."""
     params_hash: Hash
     """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
 

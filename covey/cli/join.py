@@ -254,7 +254,7 @@ def _describe(
         "work": f"{quote(params.environment.kind)}, up to {params.model.longest} tokens, {params.model.compute_dtype}",
         "engine": params.verification.worker_engine,
         "hardware": params.verification.hardware if params.verification.mode == "calibrated" else "as in the contracts",
-        "reward": f"{format_amount(pool.terms.reward_per_unit, unit)} per token of accepted work",
+        "reward": f"{format_amount(pool.terms.reward_per_million, unit)} per million tokens of accepted work",
         "stake": f"{format_amount(pool.terms.min_stake, unit)} per worker; a cheat loses "
         f"{format_amount(pool.terms.slash_amount, unit)}",
         "workers": ", ".join(devices)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from covey.protocol.ids import PoolId
 
 market = typer.Typer(help="Find pools on chain, and what they pay.", invoke_without_command=True)
-MILLION = 1_000_000
 
 
 MarketOrder = Literal["price", "money", "age"]
@@ -61,7 +60,7 @@ def _list(deployment: Path, rpc: str | None, sort: MarketOrder, *, as_json: bool
     found = _read(history)
     now = history.client.get_block("latest").timestamp
     keys: dict[MarketOrder, Any] = {
-        "price": lambda each: -each.terms.reward_per_unit,
+        "price": lambda each: -each.terms.reward_per_million,
         "money": lambda each: -each.free_escrow,
         "age": lambda each: each.created_at,
     }
@@ -208,7 +207,7 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
         "url": quote(found.url),
         "tasks": None if params is None else quote(params.environment.kind),
         "max_tokens": None if params is None else params.model.longest,
-        "pay_per_million_tokens": Amount(terms.reward_per_unit * MILLION, unit),
+        "pay_per_million_tokens": Amount(terms.reward_per_million, unit),
         "stake": Amount(terms.min_stake, unit),
         "free_escrow": Amount(found.free_escrow, unit),
         "days_left": days if as_json or days is None else f"{days:.1f}",

@@ -157,7 +157,7 @@ def pool_show(
         "operator": pools.operator_of(account.pool),
         "trainer": terms.trainer,
         "params_hash": terms.params_hash,
-        "reward_per_unit": Amount(terms.reward_per_unit, unit),
+        "reward_per_million": Amount(terms.reward_per_million, unit),
         "min_stake": Amount(terms.min_stake, unit),
         "quorum": terms.quorum,
         "validators": pools.get_validators(account.pool),

@@ -90,6 +90,7 @@ def rewards_show(
     """
     from covey.chain.amounts import Amount
     from covey.console.addresses import read_address
+    from covey.protocol.prices import compute_reward
 
     account = options.open_account(deployment, None if contributor else key_file, pool, folder=folder)
     if contributor is None and key_file is None:
@@ -103,12 +104,12 @@ def rewards_show(
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
     claimed = account.contracts.ledger.claimed_of(account.pool, who)
     view, work = _ask_coordinator(account, coordinator_url, who, final, unfinal)
-    price = account.contracts.pools.get_terms(account.pool).reward_per_unit
+    price = account.contracts.pools.get_terms(account.pool).reward_per_million
     earned = None if work is None else view.cumulative if view else 0
     values: dict[str, Any] = {
         "contributor": who,
         "pending": work and work.pending,
-        "accepted": work and Amount(work.units * price, unit),
+        "accepted": work and Amount(compute_reward(work.units, price), unit),
         "next_final_at": work.final_at if work else unfinal[0].record.final_at if unfinal else None,
         "epoch": final and final.epoch,
         "earned": None if earned is None else Amount(earned, unit),
@@ -166,10 +167,11 @@ def rewards_statement(
 
     from covey.chain.amounts import Amount
     from covey.console.addresses import read_address
+    from covey.protocol.prices import compute_reward
 
     account, who = options.open_account(deployment, None, pool, folder=folder), read_address(contributor)
     unit = account.get_unit(raw=raw or as_json)
-    price = account.contracts.pools.get_terms(account.pool).reward_per_unit
+    price = account.contracts.pools.get_terms(account.pool).reward_per_million
     epochs = {posted.epoch: posted for posted in account.history.list_epochs(account.pool)}
     pages = account.list_all_submissions(coordinator_url, contributor=who)
     first = next(pages, [])
@@ -181,7 +183,8 @@ def rewards_statement(
         typer.echo(f"{columns} {'receipt':66} transaction")
     for view in chain(first, chain.from_iterable(pages)):
         posted = None if view.epoch is None else epochs.get(view.epoch)
-        pay = view.units * price if view.state in ("ACCEPTED", "SETTLED") and view.reason == "none" else 0
+        is_paid = view.state in ("ACCEPTED", "SETTLED") and view.reason == "none"
+        pay = compute_reward(view.units, price) if is_paid else 0
         transaction = posted and posted.transaction_hash
         if as_json:
             about = view.model_dump(mode="json", include={"task", "node", "state", "reason", "units", "epoch"})

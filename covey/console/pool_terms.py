@@ -17,7 +17,7 @@ from covey.chain.deterrence import (
 from covey.chain.structs import PoolTerms
 from covey.console.addresses import is_example, read_address
 from covey.errors import OperatorError
-from covey.protocol.ids import Address
+from covey.protocol.ids import ZERO_ADDRESS, Address
 from covey.protocol.params import PoolParams
 from covey.runtime.validation import explain_unknown
 
@@ -26,7 +26,7 @@ MAX_VALIDATORS = 32
 _COMPUTED = ("params_hash", "quorum")
 """Fields of PoolTerms that are computed from [params]."""
 _FIELDS = {field.name: field for field in fields(PoolTerms) if field.name not in _COMPUTED}
-_ADDRESSES = ("trainer", "arbiter", "token")
+_ADDRESSES = ("trainer", "arbiter", "signer", "heir", "token")
 
 
 def read_terms(
@@ -95,8 +95,10 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (terms.slash_amount > terms.min_stake, "slash_amount exceeds min_stake"),
         (terms.max_slashes < 1, "max_slashes is 0"),
         (terms.signer_penalty > terms.validator_bond, "signer_penalty exceeds validator_bond"),
+        (terms.accept_penalty > terms.validator_bond, "accept_penalty exceeds validator_bond"),
         (terms.light_slash_bps > 10_000, "light_slash_bps exceeds 10,000"),
         (terms.arbiter in validators, "the arbiter is also a validator"),
+        (terms.arbiter == terms.signer, "the arbiter is also the signer"),
         (
             terms.epoch_units < params.max_task_units,
             f"epoch_units is less than {params.max_task_units}, so a task may not fit in an epoch",
@@ -121,7 +123,9 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
     Raises OperatorError("example_address") for an example account, for which nobody has the key.
     Raises OperatorError("bad_pool_file") if the arbiter is the operator, which the contract refuses.
     """
+    optional = {"signer": terms.signer, "heir": terms.heir}
     roles = {"trainer": terms.trainer, "arbiter": terms.arbiter}
+    roles |= {name: address for name, address in optional.items() if address != ZERO_ADDRESS}
     roles |= {f"validators[{i}]": address for i, address in enumerate(validators)}
     examples = [name for name, address in roles.items() if is_example(address)]
     if examples:

@@ -16,7 +16,7 @@ CHALLENGE_SECONDS, VETO_SECONDS, UNBOND_SECONDS = 10, 10, 20
 EPOCH_SECONDS, LEDGER_SECONDS = 10, 5
 """Length of the coordinator's epochs in seconds, and the minimum length that the ledger contract accepts."""
 VALIDATORS, QUORUM = 3, 2
-PRICE = 10**12
+PRICE = 10**18
 MIN_STAKE = 10**18
 VALIDATOR_BOND, SIGNER_PENALTY = 10**18, 10**18 // 2
 OPERATOR_BOND = 10**19
@@ -107,7 +107,7 @@ class Participants:
         terms = {
             "trainer": self._addresses["trainer"],
             "arbiter": self._addresses["arbiter"],
-            "reward_per_unit": PRICE,
+            "reward_per_million": PRICE,
             "min_stake": MIN_STAKE,
             "slash_amount": MIN_STAKE,
             "challenge_window": CHALLENGE_SECONDS,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from covey.chain.structs import PoolTerms
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import compute_reward
 
 HOUR_SECONDS = 3600
 
@@ -30,10 +31,10 @@ def expect_earnings(terms: PoolTerms, params: PoolParams | None, tokens_per_seco
     Without valid parameters, the epoch is assumed to last as long as the contracts require at least.
     """
     epoch = terms.epoch_length if params is None else params.epoch_seconds
-    hourly = int(tokens_per_second * HOUR_SECONDS) * terms.reward_per_unit
+    hourly = int(tokens_per_second * HOUR_SECONDS)
     return Earnings(
-        per_hour=hourly,
-        per_day=24 * hourly,
+        per_hour=compute_reward(hourly, terms.reward_per_million),
+        per_day=compute_reward(24 * hourly, terms.reward_per_million),
         claimable_seconds=int(epoch) + terms.challenge_window + terms.veto_window,
         stake=terms.min_stake,
         locked_seconds=terms.unbond_window,

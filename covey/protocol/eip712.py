@@ -16,7 +16,7 @@ from covey.protocol.abi_words import encode_address, encode_word
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.protocol.secp256k1 import recover_address
 
-DOMAIN_VERSION = "2"
+DOMAIN_VERSION = "3"
 """Version of the contracts and of the messages that they verify. It must be raised when a message, a leaf or a
 contract function changes. Contracts of any other version are rejected
 (`covey.chain.json_rpc.require_version`).

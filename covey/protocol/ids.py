@@ -60,3 +60,4 @@ def hash_to_bytes(value: str) -> bytes:
 
 _HASH = re.compile("0x[0-9a-f]{64}")
 ZERO_HASH = Hash("0x" + "00" * 32)
+ZERO_ADDRESS = Address("0x" + "00" * 20)

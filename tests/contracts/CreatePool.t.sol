@@ -25,11 +25,19 @@ contract CreatePoolTest is Fixture {
         assertTrue(pools.stateOf(created) == PoolState.Created);
         assertTrue(pools.isOpen(created));
         assertEq(keccak256(abi.encode(pools.getTerms(created))), keccak256(abi.encode(makeTerms())));
+        assertEq(pools.getTerms(created).signer, operator);
         assertEq(pools.getValidators(created).length, 3);
         for (uint256 i = 0; i < 3; ++i) {
             assertTrue(pools.isValidator(created, validators[i]));
         }
         assertTrue(!pools.isValidator(created, stranger));
+    }
+
+    function test_WhenNoSignerIsNamed_ItIsTheOperator() public {
+        PoolTerms memory terms = makeTerms();
+        terms.signer = address(0);
+        vm.prank(stranger);
+        assertEq(pools.getTerms(pools.createPool(terms, validators, PARAMS)).signer, stranger);
     }
 
     function test_WhenParamsDoNotMatchTheirHash_ItReverts() public {
@@ -135,6 +143,9 @@ contract CreatePoolTest is Fixture {
         terms = makeTerms();
         terms.signerPenalty = 21;
         refuse(terms, reason);
+        terms = makeTerms();
+        terms.acceptPenalty = 21;
+        refuse(terms, reason);
     }
 
     function test_WhenAnAddressIsZero_ItReverts() public {
@@ -156,6 +167,9 @@ contract CreatePoolTest is Fixture {
         bytes memory reason = abi.encodeWithSelector(IPoolRegistry.OfficeConflict.selector, arbiter);
         vm.prank(arbiter);
         refuse(makeTerms(), reason);
+        PoolTerms memory terms = makeTerms();
+        terms.signer = arbiter;
+        refuse(terms, reason);
         validators[2] = arbiter;
         refuse(makeTerms(), reason);
     }

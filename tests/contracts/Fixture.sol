@@ -98,7 +98,7 @@ abstract contract Fixture {
 
     function makeTerms() internal view virtual returns (PoolTerms memory) {
         return PoolTerms({
-            rewardPerUnit: 3,
+            rewardPerMillion: 3_000_000,
             epochUnits: 1_000_000,
             challengeWindow: 10,
             vetoWindow: 10,
@@ -116,6 +116,11 @@ abstract contract Fixture {
             token: address(token),
             minStake: 100,
             trainer: trainer,
+            acceptPenalty: 20,
+            signer: operator,
+            heir: address(0),
+            verdictFee: 0,
+            epochVerdicts: 0,
             paramsHash: keccak256(bytes(PARAMS))
         });
     }

@@ -25,6 +25,7 @@ library VectorData {
     bytes32 internal constant ROOT = 0x5f75937c66da25698b98f6fd4ad6b04b192727eb9a7a4f119013e5c191afdfd9;
     uint256 internal constant COUNT = 3;
     uint256 internal constant REWARDS = 5;
+    uint256 internal constant PRICES = 7;
 
     function nodeRegistration(uint256 i) internal pure returns (NodeRegistration memory, bytes32, bytes32) {
         if (i == 0) {
@@ -33,7 +34,7 @@ library VectorData {
                     17, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 68, 85
                 ),
                 0x80bd758c0051cc8315f2f91acb0b2a35b054e72ca478999b5cc8d19b9dedc668,
-                0xcb2b5a8af3c9c6670e23a7ee594131dd51bb611f2a5270aa8611ec535178845e
+                0xbf423f21794e5f4f25e6d024228988ba3ee065c171f78e48ff585b3446a72f82
             );
         }
         if (i == 1) {
@@ -42,7 +43,7 @@ library VectorData {
                     0, 0x0000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0
                 ),
                 0xe9ff17756a1b80f5017564c94c8a60b816e8197da199c6f82370be94ca635ac4,
-                0xf7fe6c2528569e4a2e398f901a0c576b9010ed7e81b7ab59e430167d8dc16a9f
+                0xd6719fc5f0ac83c3ad92093b273416ddec48e4da88eb9fabafd458b9a99689cf
             );
         }
         if (i == 2) {
@@ -51,7 +52,7 @@ library VectorData {
                     115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935
                 ),
                 0xfa6980517b4a28cd4781f423c3a38fcc96673dda3c68626a9982abc900682261,
-                0xa8edf6aa01825408121a6b2689b6d250ffd948a897c1681ecd4ba2711915366b
+                0x01b17a4ec7babef51e453397558aba046265cb882f0801750e6f2b521391300f
             );
         }
         revert("no such vector");
@@ -64,7 +65,7 @@ library VectorData {
                     17, 34, 51, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 0x70997970C51812dc3A010C7d01b50e0d17dc79C8, 9223372036854775910, 0x7777777777777777777777777777777777777777777777777777777777777777, 136, 9223372036854775961, 9223372036854775978
                 ),
                 0x875f48dc2eb0867f811a8c68679995bf30bbebc21a0336079aa9b9c590279116,
-                0xdc6dda3d5cee8c270cbdb54a8177e1f5c62bef5ce929fc99aaff2c6d20746a86
+                0xf34c57cf0de597409a3cb2bd586429bd0a9b37b8edb0aa8eb6062b4702aa5a83
             );
         }
         if (i == 1) {
@@ -73,7 +74,7 @@ library VectorData {
                     0, 0, 0, 0x0000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0, 0
                 ),
                 0x431e191758ed0cf465d61e9e2654b8acd2eda461ed4665c00c8d0a266e60a08f,
-                0x999e56bbbadd254d15ff51406d2cab722294a90ff7422abff3840766ba36916a
+                0x0ef726f29ede8570de4da9636b372e2f0859f017086cc84f84f6945efea8eaf2
             );
         }
         if (i == 2) {
@@ -82,7 +83,7 @@ library VectorData {
                     115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 4294967295, 18446744073709551615, 18446744073709551615
                 ),
                 0xbc2900f12a0c47c6cdc1afe6095dc0973fac530217b36c4949270db0ed79750e,
-                0x24340ae67373493d17c76a8794c70f59f183e8bacc156e3e3fae6b0a88f2b459
+                0xe52b872a6ed56a626f981d121cb6d999ace9c36fa95ad1a63be3f78d13251a5e
             );
         }
         revert("no such vector");
@@ -95,7 +96,7 @@ library VectorData {
                     0x1111111111111111111111111111111111111111111111111111111111111111, 9223372036854775842, 9223372036854775859
                 ),
                 0xbd5450db224622488102f41892bc527f5660768071bf9676313b0017f0760ea6,
-                0xa8324d0fcef226b176216d886f03304f7e8937930a0f049066e9890507a4ecad
+                0x9c4784a64d1e6df94753c2dd6b4b7065d0219edc55f652a9df183c5e80625a18
             );
         }
         if (i == 1) {
@@ -104,7 +105,7 @@ library VectorData {
                     0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0
                 ),
                 0x75d28789653d9b64b4e78d853e8b9affb99bfedf7903866d9f8096c1a1eedffa,
-                0x972ec98aa9bccd352b79c552367ceb99024c71c6e23af73c185da77002bd46aa
+                0x2ddc188e9f75bb5dfd4a5e1479984b2964dfe00fb8b32b903738ff14828935d5
             );
         }
         if (i == 2) {
@@ -113,7 +114,7 @@ library VectorData {
                     0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615
                 ),
                 0x5deb7790055392dc38a2b2f436c1c6f914683653172bf665c20b309f68b531d4,
-                0xf96b71a12695269b8d9662e9d6feb8189e77dbf353d32536f47025ce26577e46
+                0x06eb79b44e1956508b9c670fe681411e4ae7a93b86da071ad55535bd0ff5313d
             );
         }
         revert("no such vector");
@@ -126,7 +127,7 @@ library VectorData {
                     17, 0x2222222222222222222222222222222222222222222222222222222222222222, 0x3333333333333333333333333333333333333333333333333333333333333333, 0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266, 85, 102, 119, 9223372036854775944, 0x9999999999999999999999999999999999999999999999999999999999999999, 9223372036854775978
                 ),
                 0xd04007d951d4d7195bc9a726f761c1760484f49bf4e52ad3648073d043ee6519,
-                0x98fa09462b41bd3f8e382a67337f1880005438ba8cee26eea65265c4ec2fa260
+                0xdd6e89875d7c0017cf19262ca2ae614edfcd9860712a34b6d1da7eba969a4ec3
             );
         }
         if (i == 1) {
@@ -135,7 +136,7 @@ library VectorData {
                     0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000, 0, 0, 0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0
                 ),
                 0xdc77904566ba43ade173ba88dc2e1d9a0eefde255676ed73e731054496357fd2,
-                0xb3e8224d77fb56e09b2e946030d3cecd8dd4e991aa6670f31a039a51279945f9
+                0x965886b9ad3e141ec2e12f509d0ca16ece1ba744525fa34b988df8d52feebc04
             );
         }
         if (i == 2) {
@@ -144,7 +145,7 @@ library VectorData {
                     115792089237316195423570985008687907853269984665640564039457584007913129639935, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xFFfFfFffFFfffFFfFFfFFFFFffFFFffffFfFFFfF, 255, 255, 255, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615
                 ),
                 0x482b1c5bfa04dc46550b336547deef9a8401f2ba58bc28531f750c00354de6aa,
-                0x656651682e1e41125e6ffe53984e8372e642bfd75e1fbc7edd13f69d607b25ac
+                0x1b285288d8de7e33b612d8825e1f89c36607a9bff58c52e0fefd4ae436504e2c
             );
         }
         revert("no such vector");
@@ -214,6 +215,17 @@ library VectorData {
 
     function params(uint256 i) internal pure returns (string memory, bytes32) {
         if (i == 0) return ('{"accepted_per_strike":6,"cooldown_seconds":5.0,"environment":{"fingerprint":null,"kind":"reasoning_gym","options":{"name":"spell_backward"},"versions":{}},"epoch_leaves":4096,"epoch_seconds":20.0,"grading":{"cpu_seconds":10.0,"memory_bytes":536870912,"processes":16},"group_size":8,"groups_per_step":16,"groups_per_task":2,"judgement_seconds":30.0,"lease_seconds":30.0,"max_sampling":4.0,"max_staleness":1,"max_steps":null,"max_submission_bytes":4194304,"model":{"chat_template_hash":null,"chat_template_kwargs":{},"compute_dtype":"float32","end_tokens":[],"max_completion_tokens":8,"max_prompt_tokens":512,"prompt_format":"raw","temperature":1.0},"name":"vectors","online_filter":false,"quorum":2,"receipt_seconds":86400.0,"strikes_to_suspend":8,"turn_seconds":5.0,"verification":{"audit_rate":0.1,"audit_rows":3,"confirm_rate":0.1,"contracts":[],"draw_seconds":24,"hardware":"any","mode":"calibrated","newcomer_submissions":8,"proof_top_k":128,"proof_window":32,"thresholds":{"exponent":null,"exponent_max":3,"false_reject_rate":1e-06,"logprob":{"items":0,"largest":1e-05,"mean":2e-05,"variance":0.0},"logprob_max":0.001,"lost":null,"mantissa":null,"mantissa_mean_max":0.0125,"margin":null,"margin_max":0.0001},"validator_engine":"any","worker_engine":"any"},"version":5}', 0xdbe852d8a7c19cb2a99face1e5709c613d19617bc7c69f825f30345c7f77fa35);
+        revert("no such vector");
+    }
+
+    function price(uint256 i) internal pure returns (uint64, uint96, uint256) {
+        if (i == 0) return (0, 1000000000000000000, 0);
+        if (i == 1) return (1, 1000000000000000000, 1000000000000);
+        if (i == 2) return (999999, 1, 0);
+        if (i == 3) return (1000000, 1, 1);
+        if (i == 4) return (1499, 2000, 2);
+        if (i == 5) return (1500, 2000, 3);
+        if (i == 6) return (18446744073709551615, 79228162514264337593543950335, 1461501637330902918124456670183571937988679);
         revert("no such vector");
     }
 

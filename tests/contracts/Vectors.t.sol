@@ -2,6 +2,7 @@
 pragma solidity 0.8.30;
 
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import {CoveyTypes} from "../../contracts/CoveyTypes.sol";
 import {EpochLedger} from "../../contracts/EpochLedger.sol";
 import {NodeRegistry} from "../../contracts/NodeRegistry.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
@@ -79,6 +80,13 @@ contract VectorsTest is Fixture {
             );
             assertTrue(MerkleProof.verify(proof, VectorData.ROOT, leaf));
             assertTrue(!MerkleProof.verify(proof, VectorData.ROOT, keccak256(abi.encode(leaf))));
+        }
+    }
+
+    function test_Prices() public pure {
+        for (uint256 i = 0; i < VectorData.PRICES; i++) {
+            (uint64 units, uint96 perMillion, uint256 earned) = VectorData.price(i);
+            assertEq(CoveyTypes.computeReward(units, perMillion), earned);
         }
     }
 

@@ -15,6 +15,7 @@ from covey.demo.demo_network import POOL
 from covey.demo.participants import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
 from covey.protocol import eip712, messages
 from covey.protocol.policy_record import PolicyRecord
+from covey.protocol.prices import compute_reward
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState
 from covey.protocol.verdict import Reason
 from tests.e2e.walk import Walk, open_walk, take_judgement
@@ -117,13 +118,13 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         await walk.until(lambda: {r.state for r in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
         rows = list_submissions(walk)
         units = sum(r.units for r in rows)
-        assert walk.network.contracts.ledger.get_settlement(POOL).posted == units * PRICE
+        assert walk.network.contracts.ledger.get_settlement(POOL).posted == compute_reward(units, PRICE)
         walk.network.advance_clock(CHALLENGE_SECONDS + VETO_SECONDS + 1)
         worker = walk.network.participants.workers[0]
         claimed = await asyncio.to_thread(
             walk.network.command, "rewards", "claim", "--coordinator-url", walk.network.url, key=worker.contributor
         )
-        assert claimed["claimed"] == units * PRICE
+        assert claimed["claimed"] == compute_reward(units, PRICE)
         await validator.enforcement.cycle(walk.validators[0])  # 15: nobody to slash
         contributor = walk.network.participants.get_address(worker.contributor)
         assert walk.network.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == 2 * MIN_STAKE

@@ -89,7 +89,7 @@ class FakeAccount(account.Account):
                 get_terms=SimpleNamespace(
                     trainer=ALICE,
                     params_hash=HASH,
-                    reward_per_unit=3,
+                    reward_per_million=3_000_000,
                     min_stake=5,
                     quorum=2,
                     challenge_window=60,

@@ -37,6 +37,7 @@ from covey.protocol.eip712 import sign
 from covey.protocol.ids import PoolId, Step
 from covey.protocol.messages import NodeRegistration
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import PRICED_UNITS
 from covey.protocol.status import SubmissionState
 from covey.runtime.cycle import CycleResult
 from covey.runtime.http import find_free_ports, serve_http
@@ -183,7 +184,7 @@ def create_pool(chain: Any, params: PoolParams, **changes: int) -> PoolId:
         arbiter=chain.address("arbiter"),
         token=chain.deployment.token,
         params_hash=params.compute_hash(),
-        reward_per_unit=PRICE,
+        reward_per_million=PRICE * PRICED_UNITS,
         min_stake=MIN_STAKE,
         slash_amount=60,
         quorum=params.quorum,

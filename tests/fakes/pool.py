@@ -46,12 +46,12 @@ SECRET = b"the coordinator's"
 
 
 def make_ledger(**changes: Any) -> Ledger:
-    """Return the ledger of pool 1, with epochs of any size 20 s apart and a price of 3."""
+    """Return the ledger of pool 1, with epochs of any size 20 s apart and a price of 3 per unit."""
     values: dict[str, Any] = {
         "chain_id": 1,
         "address": make_address("ledger"),
         "pool": PoolId(POOL),
-        "price": 3,
+        "price": 3_000_000,
         "epoch_units": 10**6,
         "epoch_length": 20,
         "windows": 20,
@@ -114,7 +114,7 @@ def make_terms(**changes: Any) -> PoolTerms:
         "arbiter": make_address("arbiter"),
         "token": make_address("token"),
         "params_hash": make_hash("params"),
-        "reward_per_unit": 3,
+        "reward_per_million": 3_000_000,
         "min_stake": 100,
         "slash_amount": 60,
         "quorum": 2,
@@ -148,7 +148,7 @@ class FakePool:
         self.bondless: set[int] = set()
         """Indexes of validators that have withdrawn their bonds."""
         self.price, self.undrawn_limit = 0, 0
-        """Pay per unit, and the maximum undrawn pay of a contributor. With price 0 there is no limit."""
+        """Pay for 1,000,000 units, and the maximum undrawn pay of a contributor. With price 0 there is no limit."""
         self.reveals: dict[int, tuple[Verdict, Hash]] = {}
         self.contracts: dict[int, str] = {}
         """Digests of validators' execution contracts, by number. Others work in the calibrated lane."""

@@ -21,6 +21,7 @@ from covey.protocol.messages import Countersignature, NodeRegistration, Receipt,
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.pieces import compute_digest
 from covey.protocol.policy_record import FileRow, PolicyRecord, TensorRow
+from covey.protocol.prices import compute_reward
 from covey.protocol.running_sums import PER_WINDOW, STATISTICS, ItemSum, Sums, compare
 from covey.protocol.thresholds import Pooled, Thresholds
 from covey.protocol.verdict import Decision, Reason
@@ -114,6 +115,12 @@ def build_rewards() -> dict[str, Any]:
         for (who, earned), leaf in zip(rows, leaves, strict=True)
     ]
     return {"chain": "31337", "ledger": DOMAIN.contract, "pool": "3", "root": tree.root, "rewards": found}
+
+
+def build_prices() -> dict[str, Any]:
+    """Rewards at prices that divide evenly, that are rounded, and at the largest of both numbers."""
+    pairs = ((0, 10**18), (1, 10**18), (999_999, 1), (1_000_000, 1), (1499, 2000), (1500, 2000), (2**64 - 1, 2**96 - 1))
+    return {"rewards": [{"units": str(u), "price": str(p), "reward": str(compute_reward(u, p))} for u, p in pairs]}
 
 
 def build_seeds() -> dict[str, Any]:
@@ -215,16 +222,17 @@ def build_files() -> dict[Path, str]:
         "messages": build_messages(),
         "epochs": build_epochs(),
         "rewards": build_rewards(),
+        "prices": build_prices(),
         "seeds": build_seeds(),
         "policies": build_policies(),
         "execution_contracts": build_execution_contracts(),
         "sums": build_sums(),
     }
     made = {HERE / f"{name}.json": json.dumps(value, indent=2) + "\n" for name, value in parts.items()}
-    return made | {SOLIDITY: _build_solidity(parts["rewards"], parts["policies"])}
+    return made | {SOLIDITY: _build_solidity(parts["rewards"], parts["policies"], parts["prices"])}
 
 
-def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
+def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any], prices: dict[str, Any]) -> str:
     lines = [
         "// SPDX-License-Identifier: Apache-2.0",
         "// Made by tests/vectors/make.py from covey.protocol; do not edit.",
@@ -253,6 +261,7 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
         f"    bytes32 internal constant ROOT = {rewards['root']};",
         "    uint256 internal constant COUNT = 3;",
         f"    uint256 internal constant REWARDS = {len(rewards['rewards'])};",
+        f"    uint256 internal constant PRICES = {len(prices['rewards'])};",
     ]
     for kind in MESSAGES:
         rows = [
@@ -267,6 +276,13 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any]) -> str:
         lines += ["", f"    function {name}(uint256 i) internal pure returns (string memory, bytes32) {{"]
         lines += [f"        if (i == {i}) return ('{r['text']}', {r['hash']});" for i, r in enumerate(policies[name])]
         lines += ['        revert("no such vector");', "    }"]
+    lines += [
+        "",
+        "    function price(uint256 i) internal pure returns (uint64, uint96, uint256) {",
+    ]
+    for i, row in enumerate(prices["rewards"]):
+        lines.append(f"        if (i == {i}) return ({row['units']}, {row['price']}, {row['reward']});")
+    lines += ['        revert("no such vector");', "    }"]
     lines += ["", "    function reward(uint256 i)", "        internal", "        pure"]
     lines += ["        returns (address who, uint256 earned, bytes32 leaf, bytes32[] memory proof)", "    {"]
     for i, row in enumerate(rewards["rewards"]):

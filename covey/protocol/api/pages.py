@@ -46,7 +46,7 @@ class MoneyView(Body):
     symbol: str = Field(max_length=16)
     """Name of the token's unit. Empty if amounts are shown in the smallest unit."""
     price: Amount
-    """Reward of one unit."""
+    """Reward of 1,000,000 units."""
     escrow: Amount | None
     """What the contract holds for the pool."""
     promised: Amount | None
@@ -137,7 +137,7 @@ class SubmissionItemView(Body):
     epoch_state: Word
     """"none", "closing", "closed", "posted", "final" or "disabled"."""
     pay: Amount
-    """Units times the price, of an accepted submission. 0 for all others."""
+    """Reward of the units of an accepted submission. 0 for all others."""
     transaction: HashText | None
     """Transaction that posted its epoch. None: it is not posted, or by another database."""
     case: Word | None

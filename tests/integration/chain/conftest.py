@@ -81,7 +81,7 @@ class Chain:
             arbiter=self.address("arbiter"),
             token=self.deployment.token,
             params_hash=hash_from_bytes(keccak(text=PARAMS)),
-            reward_per_unit=3,
+            reward_per_million=3_000_000,
             min_stake=100,
             slash_amount=60,
             quorum=2,

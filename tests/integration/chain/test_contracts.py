@@ -34,7 +34,7 @@ def test_pool__created_funded_started_ended__is_read_back(chain):
     assert ledger.get_settlement(pool) == Settlement(posted=0, funded=1_000_000, epochs=0, last_posted_at=0)
     assert pools.is_open(pool)
     terms = pools.get_terms(pool)
-    assert (terms.trainer, terms.reward_per_unit, terms.quorum) == (chain.address("trainer"), 3, 2)
+    assert (terms.trainer, terms.reward_per_million, terms.quorum) == (chain.address("trainer"), 3_000_000, 2)
     assert (terms.slash_amount, terms.challenge_window, terms.unbond_window) == (60, 10, 20)
     assert (terms.validator_bond, terms.signer_penalty, terms.light_slash_bps) == (20, 15, 10_000)
     chain.send("operator", pools.replace_validator(pool, chain.address("validator-1"), chain.address("node")))
@@ -152,9 +152,9 @@ def test_pause__by_the_admin__stops_new_work_only(chain):
 
 def test_open_node__contracts_of_this_release__are_old_to_the_next(chain, monkeypatch):
     assert json_rpc.open_node(chain.deployment).rpc_url == chain.client.rpc_url
-    monkeypatch.setattr(json_rpc, "DOMAIN_VERSION", "3")
+    monkeypatch.setattr(json_rpc, "DOMAIN_VERSION", "4")
     with pytest.raises(
-        OperatorError, match="the contracts have version '2', but this release supports version '3'"
+        OperatorError, match="the contracts have version '3', but this release supports version '4'"
     ) as caught:
         json_rpc.open_node(chain.deployment)
     assert caught.value.code == "old_deployment"

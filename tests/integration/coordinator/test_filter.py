@@ -80,7 +80,7 @@ async def test_step__dead_groups_among_live_ones__closes_with_enough_live_and_al
     assert [item.task for item in order.items] == [1, 2, 3, 4], "eight groups, four of them live"
     harness.run_job("settle")
     with harness.ctx.database.read() as rows:
-        assert rows.sum_settled_units(until=0) == {harness.chain.address("contributor"): 80}
+        assert rows.sum_settled_units(until=0) == {(harness.chain.address("contributor"), 0): 80}
 
 
 @pytest.mark.parametrize(

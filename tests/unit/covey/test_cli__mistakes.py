@@ -37,7 +37,7 @@ POOL = f"""
 trainer = "{TRAINER}"
 arbiter = "{ARBITER}"
 validators = ["{A}", "{B}", "{C}"]
-reward_per_unit = 1
+reward_per_million = 1_000_000
 min_stake = 2
 slash_amount = 2
 validator_bond = 9
@@ -293,7 +293,7 @@ ROWS = [
     ),
     Row(
         f"pool start {NODE}",
-        "old_deployment: the contracts have version '1', but this release supports version '2'. Use contracts",
+        "old_deployment: the contracts have version '1', but this release supports version '3'. Use contracts",
         refusal="old",
     ),
     # a contributor's door

@@ -36,7 +36,7 @@ def test_build_retention__by_hand__covers_judging_epoch_and_windows():
     1000 s."""
     terms = PoolTerms(
         trainer=Address("0x" + "11" * 20), arbiter=Address("0x" + "22" * 20), token=Address("0x" + "33" * 20),
-        params_hash=Hash("0x" + "44" * 32), reward_per_unit=1, min_stake=1, slash_amount=1, quorum=2,
+        params_hash=Hash("0x" + "44" * 32), reward_per_million=1_000_000, min_stake=1, slash_amount=1, quorum=2,
         challenge_window=100, veto_window=1000, unbond_window=10**6, epoch_length=50,
     )  # fmt: skip
     params = PoolParams(name="x", environment=EnvironmentParams(kind="x"), max_staleness=3, epoch_seconds=20)

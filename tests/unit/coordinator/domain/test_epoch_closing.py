@@ -107,6 +107,24 @@ def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleN
     assert read_epoch(earning)[2] <= LEDGER.epoch_units
 
 
+def test_build_epoch__price_that_does_not_divide__rounds_each_contributor_and_epoch_down(earning: FakePool):
+    """31 units earn 31 x 0.15 = 4.65, so 4. In either later epoch 6 units earn 0.9, so 0, and not 43 x 0.15 = 6.45."""
+    ledger = make_ledger(epoch_units=60, price=150_000)
+    rewards = []
+    for number, units in enumerate((31, 6, 6)):
+        earning.decide(earning.work("a", units=units))
+        assert begin(earning) == number
+        with earning.database.write() as rows:
+            epoch_closing.put_leaves(rows, ledger, number, [each for each, _ in rows.list_unsettled()])
+            leaves = epoch_closing.list_leaves(rows, number)
+            assert epoch_closing.record_filled(rows, number, leaves, epoch_closing.compute_work_root(leaves))
+            closed = epoch_closing.build_epoch(rows, ledger, number)
+            assert epoch_closing.record_closed(rows, closed)
+            rows.get_epoch(number).posted_block = 1
+        rewards += closed.rewards.values()
+    assert rewards == [4, 4, 4]
+
+
 def test_close_epoch__two_processes__one_closes_it_and_the_other_changes_nothing(
     ctx: SimpleNamespace, earning: FakePool
 ):

@@ -324,8 +324,8 @@ def settle(pool: FakePool, *receipts: str, epoch: int = 0) -> None:
 
 
 def test_record_submission__undrawn_pay_beyond_the_limit__is_replayed_for_certain(owner: FakePool):
-    """At a price of 3 a submission of 20 units earns 60: two are within a limit of 120, the third is not."""
-    owner.price, owner.undrawn_limit = 3, 120
+    """At a price of 3,000,000 a submission of 20 units earns 60: two are within a limit of 120, the third is not."""
+    owner.price, owner.undrawn_limit = 3_000_000, 120
     receipts = [owner.work(name) for name in ("a", "b", "a")]
     assert [owner.submission(each).audited for each in receipts] == [None, None, True]
     assert owner.submission(owner.work("other")).audited is None, "others' work is not counted"
@@ -334,7 +334,7 @@ def test_record_submission__undrawn_pay_beyond_the_limit__is_replayed_for_certai
 
 
 def test_record_submission__earlier_work_replayed_or_in_an_epoch__leaves_room_again(owner: FakePool):
-    owner.price, owner.undrawn_limit = 3, 120
+    owner.price, owner.undrawn_limit = 3_000_000, 120
     settled, replayed = owner.work("a"), owner.work("b")
     owner.decide(settled)
     settle(owner, settled)
@@ -347,7 +347,7 @@ def test_record_submission__earlier_work_replayed_or_in_an_epoch__leaves_room_ag
 
 def test_record_submission__earlier_work_is_being_replayed__epochs_leave_no_room(owner: FakePool):
     """A cheat that is drawn had until the verdict to settle as much undrawn work as epochs came."""
-    owner.price, owner.undrawn_limit = 3, 120
+    owner.price, owner.undrawn_limit = 3_000_000, 120
     before = owner.work("b")
     owner.decide(before)
     owner.now += 1

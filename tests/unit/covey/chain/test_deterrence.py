@@ -268,7 +268,7 @@ def test_compute_undrawn_limit__is_a_quarter_of_the_stake_that_cases_can_take(fr
 def test_list_remedies__weak_terms__gives_the_smallest_sufficient_change_of_each_term():
     terms, params = read_large(min_stake=4 * COINS, slash_amount=COINS)
     remedies = {tuple(remedy.values): remedy for remedy in list_remedies(terms, params)}
-    assert set(remedies) == {("audit_rate",), ("slash_amount", "min_stake"), ("reward_per_unit",)}
+    assert set(remedies) == {("audit_rate",), ("slash_amount", "min_stake"), ("reward_per_million",)}
     changes = [remedy.change for remedy in list_remedies(terms, params)]
     assert changes == sorted(changes)
     rate = remedies["audit_rate",].values["audit_rate"]
@@ -276,8 +276,8 @@ def test_list_remedies__weak_terms__gives_the_smallest_sufficient_change_of_each
     slashes = remedies["slash_amount", "min_stake"].values
     assert slashes["min_stake"] == 4 * slashes["slash_amount"]
     assert compute_deterrence(replace(terms, **slashes), params).factor >= MIN_FACTOR
-    reward = remedies["reward_per_unit",].values["reward_per_unit"]
-    assert compute_deterrence(replace(terms, reward_per_unit=reward), params).factor >= MIN_FACTOR
+    reward = remedies["reward_per_million",].values["reward_per_million"]
+    assert compute_deterrence(replace(terms, reward_per_million=reward), params).factor >= MIN_FACTOR
     assert all(re.fullmatch(r"\d{1,2}0*", str(n)) for n in (reward, slashes["slash_amount"]))
 
 

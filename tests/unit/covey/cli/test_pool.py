@@ -40,7 +40,7 @@ def test_json__pool_show__every_value_once(opened):
         "operator": ALICE,
         "trainer": ALICE,
         "params_hash": HASH,
-        "reward_per_unit": 3,
+        "reward_per_million": 3_000_000,
         "min_stake": 5,
         "quorum": 2,
         "validators": [ALICE],
@@ -66,7 +66,7 @@ POOL_FILE = f"""
 trainer = "{{trainer}}"
 arbiter = "{BOB}"
 validators = ["{ALICE}", "{CAROL}"]
-reward_per_unit = 1
+reward_per_million = 1000000
 min_stake = 1_000_000
 slash_amount = 1_000_000
 validator_bond = 9
@@ -189,9 +189,9 @@ def test_amounts__without_raw__are_in_units_of_the_token_whether_or_not_json(ope
     [
         (
             ["pool", "show"],
-            {"reward_per_unit": "0.3 CVT", "min_stake": "0.5 CVT", "escrow": "10 CVT", "owed": "1.5 CVT"},
+            {"reward_per_million": "300000 CVT", "min_stake": "0.5 CVT", "escrow": "10 CVT", "owed": "1.5 CVT"},
         ),
-        (["pool", "show", "--raw"], {"reward_per_unit": "3", "min_stake": "5", "escrow": "100", "owed": "15"}),
+        (["pool", "show", "--raw"], {"reward_per_million": "3000000", "min_stake": "5", "escrow": "100", "owed": "15"}),
         (["stake", "show", "--key-file", "k"], {"stake": "5 CVT", "unbonding": "0.4 CVT", "locked": "0.1 CVT"}),
         (["stake", "withdraw", "--kind", "validator", "--key-file", "k"], {"stake": "5 CVT"}),
     ],

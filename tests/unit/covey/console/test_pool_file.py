@@ -29,7 +29,7 @@ POOL_FILE = f"""
 [terms]
 trainer = "{ALICE}"
 arbiter = "{BOB}"
-reward_per_unit = 1
+reward_per_million = 1_000_000
 min_stake = 2
 slash_amount = 2
 challenge_window = 10
@@ -220,7 +220,7 @@ def test_pool_file__missing__operator_error(tmp_path):
         ({"slash_amount": 0}, ["slash_amount is 0", "a cheat is expected to lose 0.00 times"]),
         ({"quorum": 1}, ["quorum is 1"]),
         ({"validator_bond": 0}, ["validator_bond is 0"]),
-        ({"reward_per_unit": 10**14}, ["a cheat is expected to lose"]),
+        ({"reward_per_million": 10**20}, ["a cheat is expected to lose"]),
         ({"strikes": 3, "light_slash_bps": 0}, ["a cheat is expected to lose 0.00 times"]),
     ],
 )

@@ -9,7 +9,7 @@ from covey.network.earnings import Earnings, expect_earnings
 pytestmark = pytest.mark.unit
 
 TERMS = SimpleNamespace(
-    reward_per_unit=3, epoch_length=7, challenge_window=100, veto_window=200, min_stake=50, unbond_window=900
+    reward_per_million=3_000_000, epoch_length=7, challenge_window=100, veto_window=200, min_stake=50, unbond_window=900
 )
 
 
