@@ -31,6 +31,7 @@ from covey.runtime.log import configure, get_logger
 from covey.standalone.config import TrainConfig
 from covey.standalone.main_thread import MainThread
 from covey.standalone.manifest import RunManifest, find_differences, record_manifest, warn_of_other_policy
+from covey.standalone.run_lock import hold_run
 from covey.standalone.user_grader import UserGrader
 from trainer.context import LearningContext, LearningProgress
 
@@ -112,12 +113,13 @@ def run(plan: RunPlan, *, sinks: "Sequence[Sink]" = (), main_thread: MainThread 
     now.
 
     Under torchrun rank 0 calls this. It generates, and leads the other ranks, which call `follow_rank`.
+    Raises OperatorError("run_in_use") if another process trains in the folder.
     """
     from trainer.distributed.ranks import open_ranks
     from trainer.monitoring.sinks import open_sinks
 
     configure("train", level=plan.config.log_level)
-    with open_ranks(plan.config.device, seconds=plan.config.rank_seconds) as ranks:
+    with hold_run(plan.config.home), open_ranks(plan.config.device, seconds=plan.config.rank_seconds) as ranks:
         plan = replace(plan, config=plan.config.model_copy(update={"device": ranks.device}))
         with open_sinks(plan.config) as others:
             return asyncio.run(_run(plan, [*sinks, *others], ranks, main_thread))
