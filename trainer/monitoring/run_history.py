@@ -40,27 +40,40 @@ class RunHistory:
 
 def read_history(home: Path) -> RunHistory:
     """Read the metrics of a run's folder or a trainer's home. Missing files are problems and not errors."""
+    problems = list[str]()
+    return parse_history(_read_file(home / METRICS_FILE, problems), problems)
+
+
+def parse_history(data: bytes, problems: Sequence[str] = ()) -> RunHistory:
+    """Return what the lines of a metrics file say. `problems` are those of reading the file."""
     events: dict[str, dict[int, EventValues]] = {}
-    alarms, problems = list[tuple[int, EventValues]](), list[str]()
-    for event, step, values in _read_metrics(home / METRICS_FILE, problems):
+    alarms, found = list[tuple[int, EventValues]](), [*problems]
+    for event, step, values in _parse_metrics(data, found):
         if event == "alarm":
             alarms.append((step, values))
         else:
             events.setdefault(event, {}).setdefault(step, values)
     ordered = {event: dict(sorted(by_step.items())) for event, by_step in events.items()}
-    problems += _find_gaps([*ordered.get("update", {})])
-    return RunHistory(events=ordered, alarms=alarms, problems=_shorten(problems))
+    found += _find_gaps([*ordered.get("update", {})])
+    return RunHistory(events=ordered, alarms=alarms, problems=_shorten(found))
 
 
 def read_samples(home: Path, step: int, count: int) -> tuple[list[RolloutLine], list[str]]:
     """Return at most `count` completions of a step, and what could not be read."""
+    problems = list[str]()
+    lines, damaged = parse_samples(_read_file(home / FOLDER / f"{step}.jsonl", problems), step)
+    return lines[:count], problems or damaged
+
+
+def parse_samples(data: bytes, step: int) -> tuple[list[RolloutLine], list[str]]:
+    """Return the completions in the lines of a step's file, and a sentence for each damaged line."""
     lines, problems = list[RolloutLine](), list[str]()
-    for number, line in _list_lines(home / FOLDER / f"{step}.jsonl", problems):
+    for number, line in _list_lines(data):
         try:
             lines.append(RolloutLine.parse(line))
         except ValueError:
             problems.append(f"Line {number} of {step}.jsonl is not a completion.")
-    return lines[:count], _shorten(problems)
+    return lines, _shorten(problems)
 
 
 def list_sample_steps(home: Path) -> list[int]:
@@ -68,9 +81,9 @@ def list_sample_steps(home: Path) -> list[int]:
     return [*RolloutFiles(home / FOLDER).list_steps()]
 
 
-def _read_metrics(file: Path, problems: list[str]) -> Iterator[tuple[str, int, EventValues]]:
+def _parse_metrics(data: bytes, problems: list[str]) -> Iterator[tuple[str, int, EventValues]]:
     """Yield event, step and values of each line."""
-    for number, line in _list_lines(file, problems):
+    for number, line in _list_lines(data):
         try:
             values = json.loads(line)
             event, step = values["event"], values["step"]
@@ -79,16 +92,20 @@ def _read_metrics(file: Path, problems: list[str]) -> Iterator[tuple[str, int, E
         if isinstance(event, str) and type(step) is int:
             yield event, step, values
         else:
-            problems.append(f"Line {number} of {file.name} is not an object with an event and a step.")
+            problems.append(f"Line {number} of {METRICS_FILE} is not an object with an event and a step.")
 
 
-def _list_lines(file: Path, problems: list[str]) -> list[tuple[int, bytes]]:
-    """Return number and content of each line that is not empty. The file is not changed, unlike by `read_lines`."""
+def _read_file(file: Path, problems: list[str]) -> bytes:
+    """Return the content of a file. The file is not changed, unlike by `read_lines`."""
     try:
-        data = file.read_bytes()
+        return file.read_bytes()
     except OSError as error:
         problems.append(f"{file.name} cannot be read: {error.strerror or 'unknown error'}.")
-        return []
+        return b""
+
+
+def _list_lines(data: bytes) -> list[tuple[int, bytes]]:
+    """Return number and content of each line that is not empty."""
     return [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
 
 

@@ -3,10 +3,8 @@
 All functions are pure. Texts of the model reach the page only through `covey.reporting.html`, which escapes them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from typing import NamedTuple, TypeVar
 
 from covey.environments.answer_extraction import THINK_TAGS
 from covey.reporting.html import (
@@ -23,63 +21,11 @@ from covey.reporting.html import (
     build_text,
 )
 from trainer.monitoring.rollout_files import RolloutLine
+from trainer.monitoring.run_curves import DrawnCurve, list_curves, list_scores, tabulate, thin_out
 from trainer.monitoring.run_history import RunHistory
 
 MAX_POINTS, MAX_ROWS = 1000, 200
 """Maximum number of steps in a plot and in its table. More are thinned out evenly."""
-Item = TypeVar("Item")
-_Z = 1.959963984540054
-"""Half width of a 95 percent interval in standard errors."""
-
-
-class Curve(NamedTuple):
-    """A plot of several metrics. Example: Curve("Entropy", "nats", {"entropy": ("update", "policy/entropy")})."""
-
-    title: str
-    unit: str
-    metrics: Mapping[str, tuple[str, str]]
-    """Event and name of each metric by its label."""
-
-
-CURVES = (
-    Curve("Completion length, mean", "tokens", {"length": ("update", "batch/completion_tokens")}),
-    Curve(
-        "Truncated completions, and finished ones without an answer",
-        "share",
-        {"truncated": ("update", "batch/truncated_share"), "no answer": ("update", "batch/unanswered_share")},
-    ),
-    Curve("Completions in live groups, which teach something", "share", {"live": ("update", "batch/live_share")}),
-    Curve(
-        "KL divergence from the policy that sampled, per token",
-        "nats",
-        {"mismatch KL": ("update", "policy/mismatch_kl")},
-    ),
-    Curve("Entropy of the policy, per token", "nats", {"entropy": ("update", "policy/entropy")}),
-    Curve("Gradient norm before clipping", "norm", {"gradient norm": ("update", "optim/grad_norm")}),
-    Curve("Staleness of the completions", "steps", {"staleness": ("update", "staleness_mean")}),
-    Curve(
-        "Throughput",
-        "tokens per second",
-        {
-            "trained, of the whole step": ("update", "perf/tokens_per_second"),
-            "generated": ("generation", "perf/generated_tokens_per_second"),
-        },
-    ),
-    Curve(
-        "Utilisation of the learner",
-        "share",
-        {"waiting for the batch": ("update", "trainer/idle_ratio"), "of peak FLOPS": ("update", "perf/mfu")},
-    ),
-    Curve(
-        "Time of a step",
-        "seconds",
-        {
-            "waiting for the batch": ("update", "time/wait_for_batch"),
-            "updates": ("update", "time/update"),
-            "saving": ("update", "time/save"),
-        },
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,21 +70,6 @@ def build_run_page(
     return build_page(title, blocks)
 
 
-def compute_interval(reward: float, *, n: float, error: float | None) -> tuple[float, float] | None:
-    """Return the 95 percent interval of a mean reward, or None if nothing is known of its spread.
-
-    It is that of the standard error. Without one, or if all rewards were equal, it is Wilson's interval for `n` rewards
-    of 0 or 1, which is too wide for rewards in between.
-    """
-    if error:
-        return reward - _Z * error, reward + _Z * error
-    if n < 1 or not 0 <= reward <= 1:
-        return None
-    middle = (reward + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * sqrt(reward * (1 - reward) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _build_summary(history: RunHistory) -> Markup:
     steps = history.get_series("update", "reward/mean")
     seconds = history.get_series("update", "time/step")
@@ -150,7 +81,7 @@ def _build_summary(history: RunHistory) -> Markup:
         rows.append(
             ("time of steps", f"{sum(seconds.values()):,.0f} s, {sum(seconds.values()) / len(seconds):.1f} s each")
         )
-    scores = _list_scores(history)
+    scores = list_scores(history)
     for label, point in (("first evaluation", scores[:1]), ("newest evaluation", scores[1:][-1:])):
         rows += [(label, f"{each.y:.3f}{_show_interval(each)} (policy {each.x:.0f})") for each in point]
     pauses = history.events.get("pause", {})
@@ -174,67 +105,19 @@ def _build_alarms(history: RunHistory) -> Markup:
 
 def _build_curves(history: RunHistory) -> Iterator[Markup]:
     marks = [PlotMark(x=step, label=f"step {step}: alarm {values.get('sign', '')}") for step, values in history.alarms]
-    yield from _build_curve("Reward, with one standard error", "reward", _list_rewards(history), marks)
-    evaluations = [PlotSeries(name="evaluation", points=_list_scores(history))]
-    title = "Evaluation on held-out questions, with 95 percent intervals"
-    yield from _build_curve(title, "mean reward", evaluations, marks)
-    for curve in CURVES:
-        series = [
-            PlotSeries(name=label, points=[PlotPoint(x=x, y=y) for x, y in history.get_series(event, name).items()])
-            for label, (event, name) in curve.metrics.items()
-        ]
-        yield from _build_curve(curve.title, curve.unit, series, marks)
+    for curve in list_curves(history):
+        yield from _build_curve(curve, marks)
     if marks:
         yield build_note("Dashed lines mark alarms.")
 
 
-def _build_curve(title: str, unit: str, series: Sequence[PlotSeries], marks: Sequence[PlotMark]) -> Iterator[Markup]:
-    """Yield a plot and, folded, its numbers. Nothing if there are no numbers."""
-    series = [one for one in series if one.points]
-    if not series:
-        return
-    shown = [PlotSeries(name=one.name, points=_thin_out(one.points, MAX_POINTS)) for one in series]
-    yield build_line_plot(shown, title=title, x_label="step", y_label=unit, marks=marks)
-    heads, columns = ["step"], list[dict[float, str]]()
-    for one in series:
-        heads.append(one.name)
-        columns.append({point.x: f"{point.y:.5g}" for point in one.points})
-        if any(point.low is not None for point in one.points):
-            heads += ["from", "to"]
-            columns.append({point.x: f"{point.low:.5g}" for point in one.points if point.low is not None})
-            columns.append({point.x: f"{point.high:.5g}" for point in one.points if point.high is not None})
-    steps = sorted({step for column in columns for step in column})
-    rows = [[f"{step:.0f}", *(column.get(step, "") for column in columns)] for step in _thin_out(steps, MAX_ROWS)]
-    thinned = f", {len(rows)} of {len(steps)} steps" if len(rows) < len(steps) else ""
+def _build_curve(curve: DrawnCurve, marks: Sequence[PlotMark]) -> Iterator[Markup]:
+    """Yield a plot and, folded, its numbers."""
+    shown = [PlotSeries(name=one.name, points=thin_out(one.points, MAX_POINTS)) for one in curve.series]
+    yield build_line_plot(shown, title=curve.title, x_label="step", y_label=curve.unit, marks=marks)
+    heads, rows, steps = tabulate(curve.series, most=MAX_ROWS)
+    thinned = f", {len(rows)} of {steps} steps" if len(rows) < steps else ""
     yield build_details(f"Numbers{thinned}", [build_table(heads, rows, texts=0)])
-
-
-def _list_rewards(history: RunHistory) -> list[PlotSeries]:
-    """Return the task's reward with its band and, if lengths cost anything, the reward that was learned from."""
-    errors, counts = history.get_series("update", "reward/task_std"), history.get_series("update", "batch/samples")
-    tasks = history.get_series("update", "reward/task") or history.get_series("update", "reward/mean")
-    points = []
-    for step, reward in tasks.items():
-        error = errors[step] / sqrt(counts[step]) if step in errors and counts.get(step, 0) >= 1 else None
-        low, high = (None, None) if error is None else (reward - error, reward + error)
-        points.append(PlotPoint(x=step, y=reward, low=low, high=high))
-    series = [PlotSeries(name="reward of the task", points=points)]
-    if any(history.get_series("update", "reward/length_penalty").values()):
-        whole = history.get_series("update", "reward/mean")
-        series.append(
-            PlotSeries(name="with the length penalty", points=[PlotPoint(x=x, y=y) for x, y in whole.items()])
-        )
-    return series
-
-
-def _list_scores(history: RunHistory) -> list[PlotPoint]:
-    errors, counts = history.get_series("evaluation", "standard_error"), history.get_series("evaluation", "n")
-    points = []
-    for step, reward in history.get_series("evaluation", "reward").items():
-        interval = compute_interval(reward, n=counts.get(step, 0), error=errors.get(step))
-        low, high = interval or (None, None)
-        points.append(PlotPoint(x=step, y=reward, low=low, high=high))
-    return points
 
 
 def _build_sample(line: RolloutLine, tags: tuple[str, str]) -> Markup:
@@ -256,13 +139,6 @@ def split_thinking(text: str, tags: tuple[str, str]) -> tuple[str, str]:
     if tags[0] in answer:
         return text, ""
     return head + closing, answer.lstrip("\n") if closing else answer
-
-
-def _thin_out(items: Sequence[Item], most: int) -> list[Item]:
-    """Return at most `most` items, spread evenly, with the first and the last."""
-    if len(items) <= most:
-        return [*items]
-    return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
 
 
 def _show(value: object) -> str:

@@ -12,7 +12,6 @@ from trainer.monitoring.run_page import (
     SampledStep,
     SettingsTable,
     build_run_page,
-    compute_interval,
     split_thinking,
 )
 
@@ -107,14 +106,6 @@ def test_build_run_page__no_metrics__says_so(tmp_path: Path) -> None:
     page = build_run_page("Run", read_history(tmp_path), [], [])
     assert "metrics.jsonl cannot be read: No such file or directory." in page
     assert "<td>0</td>" in page
-
-
-def test_compute_interval__errors_and_equal_rewards__use_what_is_known() -> None:
-    assert compute_interval(0.5, n=64, error=0.1) == pytest.approx((0.304004, 0.695996), abs=1e-6)
-    assert compute_interval(1.0, n=10, error=0.0) == pytest.approx((0.722467, 1.0), abs=1e-6)
-    assert compute_interval(0.0, n=10, error=None) == pytest.approx((0.0, 0.277533), abs=1e-6)
-    assert compute_interval(2.5, n=10, error=0.0) is None
-    assert compute_interval(0.5, n=0, error=None) is None
 
 
 @pytest.mark.parametrize(
