@@ -39,6 +39,7 @@ from covey.cli import (
     status_command,
     submission_commands,
     train_command,
+    ui_command,
     up_down,
     wallet_commands,
 )
@@ -125,6 +126,7 @@ app.command("deploy")(init_commands.deploy)
 app.command("train")(train_command.train)
 app.command("status")(status_command.status)
 app.command("report")(report_command.report)
+app.command("ui")(ui_command.ui)
 app.command("demo")(demo_command.demo)
 app.command("doctor")(doctor.doctor)
 app.command("eval")(eval_command.evaluate_models)

@@ -2,14 +2,13 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covey.errors import OperatorError
-from covey.runtime.flat_tables import flatten
 
 if TYPE_CHECKING:
     from trainer.monitoring.run_page import SampledStep, SettingsTable
@@ -43,7 +42,7 @@ def report(
         steps,
         settings,
         problems=problems,
-        **_find_tags(home),
+        tags=_find_tags(home),
     )
     with ExplainFullDisk(out.absolute().parent, out.name):
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -80,36 +79,27 @@ def _read_samples(home: Path, count: int, problems: list[str]) -> "list[SampledS
 
 def _read_settings(home: Path, problems: list[str]) -> "list[SettingsTable]":
     """Return the settings of a run from its manifest, and those of a pool from its folder."""
-    from covey.standalone.manifest import FILE
+    from covey.standalone.manifest import FILE, read_manifest
+    from covey.standalone.run_settings import describe_manifest
     from trainer.monitoring.run_page import SettingsTable
 
     pool = next((each for each in (home.absolute().parent, home) if (each / "trainer.toml").exists()), None)
     tables = list[SettingsTable]()
     try:
-        tables += _describe_run(home) if (home / FILE).exists() else []
+        tables += describe_manifest(read_manifest(home)) if (home / FILE).exists() else []
         tables += _describe_pool(pool) if pool is not None else []
     except OperatorError as error:
         problems.append(f"The settings cannot be shown: {error.message}.")
     return tables
 
 
-def _describe_run(home: Path) -> "Iterator[SettingsTable]":
-    from covey.standalone.manifest import read_manifest
-    from trainer.monitoring.run_page import SettingsTable
-
-    manifest = read_manifest(home)
-    values = manifest.model_dump(mode="json", exclude={"machine", "settings", "params"})
-    yield SettingsTable(title="Run", rows=_list_rows(values | manifest.machine.model_dump()))
-    yield SettingsTable(title="Settings of covey train", rows=_list_rows(manifest.settings))
-    yield SettingsTable(title="Parameters", rows=_list_rows(manifest.params))
-
-
 def _describe_pool(pool: Path) -> "Iterator[SettingsTable]":
     from covey.cli.config import list_settings
+    from covey.standalone.run_settings import list_rows, spell
     from trainer.monitoring.run_page import SettingsTable
 
     settings = [each for each in list_settings("trainer", pool / "trainer.toml", []) if each.name not in UNSHOWN]
-    rows = [(each.name, _spell(each.value)) for each in settings]
+    rows = [(each.name, spell(each.value)) for each in settings]
     yield SettingsTable(title="Settings of the trainer", rows=rows)
     file = pool / "pool.toml"
     if file.exists():
@@ -117,23 +107,15 @@ def _describe_pool(pool: Path) -> "Iterator[SettingsTable]":
             terms = tomllib.loads(file.read_text())
         except ValueError as error:  # also a file that is not UTF-8
             raise OperatorError("bad_settings", f"{file} is not valid TOML", fix="Correct the file") from error
-        yield SettingsTable(title="Terms and parameters of the pool", rows=_list_rows(terms))
+        yield SettingsTable(title="Terms and parameters of the pool", rows=list_rows(terms))
 
 
-def _find_tags(home: Path) -> dict[str, Any]:
-    """Return the tags of the thinking part, if the run's environment names other ones than usual."""
+def _find_tags(home: Path) -> tuple[str, str]:
+    """Return the tags of the thinking part, which the run's environment may name."""
+    from covey.standalone.run_settings import find_thinking_tags
+
     try:
-        params = json.loads((home / "params.json").read_bytes())["params"]
-        opening, closing = params["environment"]["options"]["thinking_tags"]
-    except (OSError, ValueError, KeyError, TypeError):  # a pool's trainer, or an environment without these options
-        return {}
-    return {"tags": (opening, closing)} if isinstance(opening, str) and isinstance(closing, str) else {}
-
-
-def _list_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names with their sections, and values."""
-    return [(name, _spell(value)) for name, value in flatten(values).items()]
-
-
-def _spell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+        params = json.loads((home / "params.json").read_bytes())
+    except (OSError, ValueError):  # a pool's trainer, or a damaged file
+        params = None
+    return find_thinking_tags(params.get("params") if isinstance(params, dict) else None)

@@ -1,4 +1,4 @@
-"""The lock of a run's folder, RUN/.lock: one process trains in it, and readers see whether one does.
+"""The lock of a run's folder, RUN/.run.lock: one process trains in it, and readers see whether one does.
 
 The kernel releases the lock when its process ends, however it ends.
 """
@@ -13,7 +13,7 @@ from threading import Event
 from covey.errors import OperatorError
 from covey.runtime.full_disk import ExplainFullDisk
 
-FILE = ".lock"
+FILE = ".run.lock"
 PATIENCE_SECONDS = 2.0
 """Maximum time to wait for the lock. A reader that looks at it holds it for an instant."""
 

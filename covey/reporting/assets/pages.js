@@ -4,7 +4,7 @@ const plots = [];
 function read(table, isTime) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   const rows = [...table.tBodies[0].rows].filter((row) => row.cells.length === names.length);
-  const value = (cell) => Number(cell.dataset.x ?? cell.textContent);
+  const value = (cell) => (cell.textContent === "" ? null : Number(cell.dataset.x ?? cell.textContent));
   return { names, columns: names.map((_, i) => rows.map((row) => value(row.cells[i]))), isTime };
 }
 function color(name) {
@@ -16,18 +16,21 @@ function draw(figure) {
   const { names, columns, isTime } = read(figure.querySelector("table"), "time" in figure.dataset);
   if (columns[0].length < 2) return;
   const colors = ["--link", "--good", "--bad", "--wait"].map(color);
-  const line = (label, i, more) => ({ label, stroke: colors[i % 4], width: 1.5, ...more });
+  const line = (label, i, more) => ({ label, stroke: colors[i % 4], width: 1.5, dash: i < 4 ? undefined : [6, 4], spanGaps: true, ...more });
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
   const options = { width: target.clientWidth, height: 240, scales: { x: { time: isTime } }, axes: [axis, axis], series: [{ label: names[0] }] };
   let data = columns;
+  let after = 1; // number of the first column that is a line by itself
   if ("band" in figure.dataset) {
-    const [x, mean, deviation] = columns;
-    data = [x, mean, mean.map((m, i) => m + deviation[i]), mean.map((m, i) => m - deviation[i])];
+    const [x, mean, ...ends] = columns;
+    const isInterval = figure.dataset.band === "interval"; // of two ends, instead of a mean and its deviation
+    const [low, high] = isInterval ? ends : [-1, 1].map((sign) => mean.map((m, i) => m + sign * ends[0][i]));
+    after = isInterval ? 4 : columns.length;
+    data = [x, mean, high, low, ...columns.slice(after)];
     options.series.push(line(names[1], 0), line("upper", 0, { width: 0.5 }), line("lower", 0, { width: 0.5 }));
     options.bands = [{ series: [2, 3], fill: colors[0] + "22" }];
-  } else {
-    names.slice(1).forEach((name, i) => options.series.push(line(name, i)));
   }
+  names.slice(after).forEach((name, i) => options.series.push(line(name, after > 1 ? i + 1 : i)));
   plots.push([new uPlot(options, data, target), target]);
 }
 function drawAll() {
@@ -53,6 +56,10 @@ function follow() {
   document.addEventListener("visibilitychange", show);
 }
 drawAll();
+// A section that is replaced keeps what a reader has unfolded.
+let unfolded = [];
+document.body.addEventListener("htmx:beforeSwap", () => { unfolded = [...document.querySelectorAll("details[id][open]")].map((each) => each.id); });
+document.body.addEventListener("htmx:afterSwap", () => unfolded.forEach((id) => document.getElementById(id)?.setAttribute("open", "")));
 document.body.addEventListener("htmx:afterSettle", drawAll);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   plots.splice(0).forEach(([plot]) => plot.destroy());

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser
 
 from coordinator.db.models import CaseRow
 from coordinator.pages.completions import Completions, ShownCompletion
@@ -13,20 +13,14 @@ from coordinator.pages.pages_application import build_pages
 from covey.protocol.status import CaseState
 from covey.protocol.verdict import Reason
 from covey.runtime.http import find_free_ports
-from tests.architecture.tree import ROOT
 from tests.e2e.walk import Server
-from tests.fakes.chromium import find_chromium
+from tests.fakes.browser_pages import SCHEMES, SIZES, open_browser, open_page, require_readable
 from tests.fakes.databases import open_sqlite
 from tests.fakes.pages import make_pages_context, settle
 from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 from tests.unit.coordinator.db.test_rate_queries import POINT
 
 pytestmark = pytest.mark.integration
-AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
-SCHEMES = ("light", "dark")
-SECONDS = 60_000
-"""Deadline of a step in a browser, in milliseconds."""
 
 
 class Shown:
@@ -78,13 +72,8 @@ def slash(shown: Shown) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("needs Chromium on this machine: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -94,55 +83,25 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         yield shown
 
 
-@contextmanager
-def open_page(browser: Browser, shown: Shown, *, size: str = "desktop", scheme: str = "light") -> Iterator[Page]:
-    """Open a page, which must cause no error, no violation of its policy, and no request to another host."""
-    width, height = SIZES[size]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-    page, complaints = context.new_page(), list[str]()
-    page.set_default_timeout(SECONDS)
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: complaints.append(request.url) if not _is_own(request.url, shown) else None)
-    yield page
-    context.close()
-    assert [text for text in complaints if "404 (Not Found)" not in text] == []
-
-
-def _is_own(url: str, shown: Shown) -> bool:
-    return url.startswith((f"{shown.url}/", "data:", "blob:"))
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages__width_and_scheme__fit_and_can_be_read_by_all(browser: Browser, shown: Shown, size: str, scheme: str):
     """No page is wider than its screen, and axe finds nothing serious."""
-    source = AXE.read_text()
-    with open_page(browser, shown, size=size, scheme=scheme) as page:
+    with open_page(browser, shown.url, size=size, scheme=scheme) as page:
         for path in shown.list_paths():
             page.goto(shown.url + path, wait_until="load")
-            overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert overflow <= 0, path
-            page.evaluate(source)
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            serious = [
-                (each["id"], [node["html"][:120] for node in each["nodes"]][:3])
-                for each in found["violations"]
-                if each["impact"] in ("serious", "critical")
-            ]
-            assert serious == [], path
+            require_readable(page, path)
 
 
 def test_pool__charts__are_drawn_beside_their_tables(browser: Browser, shown: Shown):
-    with open_page(browser, shown) as page:
+    with open_page(browser, shown.url) as page:
         page.goto(shown.url)
         page.wait_for_selector("figure.chart canvas")
         assert page.locator("figure.chart").count() == page.locator("figure.chart table:not(.u-legend)").count() > 0
 
 
 def test_pool__slash__appears_without_a_reload(browser: Browser, tmp_path: Path):
-    with serve(tmp_path) as shown, open_page(browser, shown) as page:
+    with serve(tmp_path) as shown, open_page(browser, shown.url) as page:
         page.goto(shown.url)
         assert "slashed" not in page.inner_text("main").lower()
         page.wait_for_timeout(3_500)  # Sections are asked for at most every three seconds.
@@ -152,7 +111,7 @@ def test_pool__slash__appears_without_a_reload(browser: Browser, tmp_path: Path)
 
 
 def test_cheat__from_the_pool__leads_in_three_clicks_to_its_transaction(browser: Browser, shown: Shown):
-    with open_page(browser, shown) as page:
+    with open_page(browser, shown.url) as page:
         page.goto(shown.url)
         page.click("a[href='/submissions?reason=proof']")
         page.click(f"a[href='/submissions/{shown.caught}']")
@@ -161,7 +120,7 @@ def test_cheat__from_the_pool__leads_in_three_clicks_to_its_transaction(browser:
 
 
 def test_epoch__button__verifies_a_leaf_in_the_browser(browser: Browser, shown: Shown):
-    with open_page(browser, shown) as page:
+    with open_page(browser, shown.url) as page:
         page.goto(f"{shown.url}/epochs/0?leaf={shown.accepted}")
         page.click("#leaf button")
         page.locator("#result").get_by_text("root by proof").wait_for()
@@ -170,7 +129,7 @@ def test_epoch__button__verifies_a_leaf_in_the_browser(browser: Browser, shown: 
 
 
 def test_keyboard__first_key__skips_to_the_content(browser: Browser, shown: Shown):
-    with open_page(browser, shown) as page:
+    with open_page(browser, shown.url) as page:
         page.goto(shown.url)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
@@ -207,7 +166,7 @@ def test_completions__200_hostile_texts__are_shown_as_text(
         )
 
     monkeypatch.setattr(Completions, "read", read)
-    with serve(tmp_path, name=texts[0]) as shown, open_page(browser, shown) as page:
+    with serve(tmp_path, name=texts[0]) as shown, open_page(browser, shown.url) as page:
         page.goto(f"{shown.url}/submissions/{shown.accepted}")
         page.wait_for_selector("article.completion")
         assert page.locator("article.completion").count() == 200

@@ -68,6 +68,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "doctor",
         "eval",
         "report",
+        "ui",
         "rollouts show",
         "train",
         "init pool",
