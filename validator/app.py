@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.cpu_tuning import keep_memory
-from covey.engines.factory import open_engine, run_in_lane
+from covey.engines.factory import plan_engine, run_in_lane
 from covey.environments.base import Environment, Grader
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
@@ -52,8 +52,8 @@ def build(
     require_power(network)
     _require_lasting_verdicts(config, network)
     params = network.params
-    name, engine, contract = open_engine(config, params, role="validator")
-    digest = contract.digest if contract else ""
+    plan = plan_engine(config, params, role="validator")
+    engine = plan.build()
     outbox = SqliteOutbox(config.home / "outbox.sqlite3")
     return Context(
         config=config,
@@ -65,7 +65,7 @@ def build(
             environment=environment,
             decode=partial(decoder.call, attempts=ATTEMPTS),
             grade=grade,
-            contract=digest,
+            contract=plan.digest,
         ),
         venue=JudgingEnvironment(
             chain_id=network.receipt_domain.chain_id,
@@ -73,12 +73,12 @@ def build(
             pool=network.pool,
             params_hash=network.terms.params_hash,
             engine=describe_engine(
-                name,
+                plan.name,
                 dtype=params.model.compute_dtype,
                 batch=config.batch,
                 device=config.device,
                 interpreter=config.vllm.interpreter,
-                contract=digest,
+                contract=plan.digest,
             ),
             isolation=decoder.isolation.level,
         ),

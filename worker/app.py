@@ -1,21 +1,27 @@
 """Composes and runs the worker until a stop signal. It is the worker's only module that selects an engine."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client.core import Metric
 
+from covey.chain.amounts import read_unit
+from covey.chain.contracts import Contracts
+from covey.chain.deployment import Deployment
+from covey.chain.json_rpc import open_node
 from covey.engines.base import Engine
 from covey.engines.cpu_tuning import keep_memory
-from covey.engines.factory import open_engine, run_in_lane
+from covey.engines.factory import EnginePlan, plan_engine, run_in_lane
+from covey.engines.vllm.vllm_options import VllmOptions
 from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
 from covey.network.policy_loader import PolicyLoader
 from covey.network.role_metrics import list_role_metrics
-from covey.protocol.ids import Address
+from covey.protocol.ids import Address, PoolId
 from covey.runtime.cycle import CycleMetrics, Pace, keep_trying, report_forever, run_forever, stop_signals
 from covey.runtime.log import configure, get_logger
 from covey.runtime.prometheus import ReadOnRequest, build_gauge, serve_metrics
@@ -24,9 +30,12 @@ from worker.config import WorkerConfig
 from worker.context import Context
 from worker.engine_health import EngineHealth
 from worker.instance import load_instance
+from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
+from worker.rounds import Rounds, Seat
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
+from worker.visit import Visit
 
 FETCH_SECONDS = 1.0
 """Seconds between two polls of the chain for a newer policy."""
@@ -46,21 +55,20 @@ def build(
     grade: Grader,
     stop: asyncio.Event,
     contributor: Address | None = None,
+    open_engine: Callable[[EnginePlan], Engine] = EnginePlan.build,
     wrap: Callable[[Engine], Engine] = lambda e: e,
 ) -> Context:
-    """Compose the worker. `wrap` can wrap the configured engine, for example to cheat.
+    """Compose the worker. `wrap` can wrap the opened engine, for example to cheat.
 
     `contributor` is the account that vouches for the node. None: it is read from the chain. Raises OperatorError if the
     node is not registered or the engine cannot be used.
     """
     contributor = contributor or _get_contributor(network)
     params = network.params
-    name, opened, contract = open_engine(
-        config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds
-    )
-    engine = wrap(opened)
+    plan = plan_engine(config, params, role="worker", call_seconds=LEASES_A_CALL * params.lease_seconds)
+    engine = wrap(open_engine(plan))
     # One task more than fills the batch, so that the engine has completions to start when the first ones end.
-    fitting = -(-config.batch // params.rollouts_per_task) + 1 if name == "vllm" else 1
+    fitting = -(-config.batch // params.rollouts_per_task) + 1 if plan.name == "vllm" else 1
     together = config.tasks_together or fitting
     return Context(
         config=config,
@@ -68,7 +76,7 @@ def build(
         contributor=contributor,
         instance=load_instance(config.home),
         engine=engine,
-        contract=contract.digest if contract else "",
+        contract=plan.digest,
         loader=PolicyLoader(engine, network.policies, params.model),
         environment=environment,
         grade=grade,
@@ -96,38 +104,105 @@ def _get_contributor(network: Network) -> Address:
     return contributor
 
 
-def run(config: WorkerConfig, *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
-    """Register with the coordinator and work until a stop signal. Held leases are finished first."""
-    configure("worker", level=config.log_level)
+def run(configs: Sequence[WorkerConfig], *, wrap: Callable[[Engine], Engine] = lambda e: e) -> None:
+    """Work for one or several pools until a stop signal. Held leases are finished first.
+
+    The first settings decide how the worker chooses among the pools. A pool that refuses the worker is given up, and
+    the last refusal is raised.
+    """
+    configure("worker", level=configs[0].log_level)
     keep_memory()
-    run_in_lane(config.vllm, lambda vllm: asyncio.run(_run(config.model_copy(update={"vllm": vllm}), wrap)))
+    rounds, kept = build_rounds(configs), KeptEngine()
+    try:
+        while _stay(rounds, kept, wrap):
+            pass
+    finally:
+        kept.close()
 
 
-async def _run(config: WorkerConfig, wrap: Callable[[Engine], Engine]) -> None:
-    stop = asyncio.Event()
-    with stop_signals(stop):
-        network = await keep_trying(lambda: join(config), stop)
-        if network is None:
-            return
-        compile_in_background()
-        environment = await asyncio.to_thread(network.load_environment)
-        with GradingPool(network.environment, environment, network.params.grading, config) as grade:
-            ctx = await asyncio.to_thread(
-                build, config, network, environment=environment, grade=grade, stop=stop, wrap=wrap
-            )
-            if await keep_trying(lambda: network.coordinator.register(ctx.contract), stop) is None:
+def build_rounds(configs: Sequence[WorkerConfig]) -> Rounds:
+    """Return the pools of a worker with their prices, which are read only if there are several."""
+    prices = [read_price(config) for config in configs] if len(configs) > 1 else [0.0]
+    return Rounds(
+        seats=[Seat(config=config, price=price) for config, price in zip(configs, prices, strict=True)],
+        preference=configs[0].prefer,
+        stay_seconds=configs[0].stay_seconds,
+    )
+
+
+def read_price(config: WorkerConfig) -> float:
+    """Return a pool's reward for a token of work, in whole units of its token. Read from the chain."""
+    deployment = Deployment.load(config.deployment)
+    contracts, pool = Contracts(open_node(deployment, config.rpc_url), deployment), PoolId(config.pool)
+    decimals = read_unit(contracts.get_token(pool)).decimals
+    return float(contracts.pools.get_terms(pool).reward_per_unit / 10**decimals)
+
+
+def _stay(rounds: Rounds, kept: KeptEngine, wrap: Callable[[Engine], Engine]) -> bool:
+    """Work for the pool whose turn it is. Return whether to go on with another one."""
+    visits: list[Visit] = []
+    seat = rounds.choose(time.monotonic())
+
+    def work(vllm: VllmOptions) -> None:
+        seat.config = seat.config.model_copy(update={"vllm": vllm})
+        visits.append(Visit(rounds=rounds, seat=seat, clock=time.monotonic))
+        asyncio.run(_run(visits[-1], kept, wrap))
+
+    try:
+        run_in_lane(seat.config.vllm, work)
+    except OperatorError as refusal:
+        if len(rounds.seats) == 1:
+            raise
+        seat.refusal = refusal
+        get_logger().error("pool given up", pool=seat.config.pool, code=refusal.code, message=refusal.message)
+        return True
+    last = visits[-1]
+    rounds.leave(seat, time.monotonic(), begun=last.begun, useful_at=last.useful_at)
+    return not last.is_stopped
+
+
+async def _run(visit: Visit, kept: KeptEngine, wrap: Callable[[Engine], Engine]) -> None:
+    config, stop = visit.seat.config, visit.over
+    with stop_signals(visit.signalled):
+        watching = asyncio.create_task(visit.watch())
+        try:
+            network = await keep_trying(lambda: visit.try_join(join), stop)
+            if network is None:
                 return
-            get_logger().info(
-                "worker started", node=network.wallet.address, contributor=ctx.contributor, contract=ctx.contract
-            )
-            metrics = CycleMetrics()
-            try:
-                with serve_metrics(config, *list_role_metrics(network, metrics), ReadOnRequest(lambda: read_work(ctx))):
-                    await run_stages(ctx, metrics)
-            finally:
-                await asyncio.to_thread(ctx.engine.close)
-                ctx.engine_threads.shutdown()
-                await network.close()
+            compile_in_background()
+            environment = await asyncio.to_thread(network.load_environment)
+            with GradingPool(network.environment, environment, network.params.grading, config) as grade:
+                ctx = await asyncio.to_thread(
+                    build,
+                    config,
+                    network,
+                    environment=environment,
+                    grade=grade,
+                    stop=stop,
+                    open_engine=kept.open,
+                    wrap=wrap,
+                )
+                if await keep_trying(lambda: network.coordinator.register(ctx.contract), stop) is None:
+                    return
+                visit.ctx = ctx
+                get_logger().info(
+                    "worker started",
+                    pool=config.pool,
+                    node=network.wallet.address,
+                    contributor=ctx.contributor,
+                    contract=ctx.contract,
+                )
+                metrics = CycleMetrics()
+                sources = (*list_role_metrics(network, metrics), ReadOnRequest(lambda: read_work(ctx)))
+                try:
+                    with serve_metrics(config, *sources):
+                        await run_stages(ctx, metrics)
+                finally:
+                    ctx.engine_threads.shutdown()
+                    await network.close()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
 
 def read_work(ctx: Context) -> Iterator[Metric]:

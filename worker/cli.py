@@ -243,18 +243,28 @@ def worker_run(
     engine: Annotated[
         str | None, typer.Option(help="Inference engine: auto, hf or vllm. Overrides the setting `engine`.")
     ] = None,
-    config: ConfigFile = None,
+    prefer: Annotated[
+        Literal["pay", "fair", "first"] | None,
+        typer.Option(help="How to choose among several pools. Overrides the setting `prefer`."),
+    ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option("--config", help="TOML file with the settings of the worker. Once for each pool to work for."),
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Run a worker: claim tasks, generate rollouts with proofs, and submit them.
 
-    Example: `covey worker run --config worker.toml --engine vllm`
+    With several pools it works for one at a time, and leaves a pool that has no work for another one.
+
+    Example: `covey worker run --config one/worker.toml --config two/worker.toml --prefer pay`
     """
     from worker import app
     from worker.config import WorkerConfig
 
-    chosen = [] if engine is None else [f"engine={engine}"]
-    app.run(load_settings(WorkerConfig, config, [*(sets or []), *chosen]))
+    given = {"engine": engine, "prefer": prefer}
+    chosen = [*(sets or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    app.run([load_settings(WorkerConfig, file, chosen) for file in (config or (None,))])
 
 
 @worker.command("measure")

@@ -27,3 +27,11 @@ class WorkerConfig(RoleSettings):
     """Options for the vLLM engine. Ignored by the hf engine."""
     heartbeat_seconds: float = Field(default=10.0, gt=0)
     """Seconds between heartbeats, which show the coordinator that this node is alive and how many free slots it has."""
+    prefer: Literal["pay", "fair", "first"] = "pay"
+    """How a worker with several pools chooses among those that have work: the best paid one, the one in which it has
+    worked least, or the first one in the order of the settings.
+    """
+    stay_seconds: float = Field(default=600.0, ge=0)
+    """Time in seconds that a worker with several pools stays in one that has work, because a change of the policy costs
+    time. It leaves a pool without work after half a minute, and does not return to it for this long.
+    """

@@ -23,4 +23,4 @@ def worker_cheat(
     from worker import app
     from worker.config import WorkerConfig
 
-    app.run(load_settings(WorkerConfig, config, sets), wrap=get_cheat(kind))
+    app.run([load_settings(WorkerConfig, config, sets)], wrap=get_cheat(kind))

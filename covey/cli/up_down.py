@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,13 @@ CHAIN_SECONDS = 60.0
 
 
 def up(
-    folder: Folder = Path(),
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...",
+            help="Folder created by covey init pool or covey join. Several of covey join work for several pools.",
+        ),
+    ] = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -55,16 +62,20 @@ def up(
     If the folder has a devnet, its pool is opened first. A process that fails is restarted. One that keeps failing from
     its first start is given up, and the exit code is then 1. The logs are in FOLDER/logs.
 
+    With several folders of workers, each worker works for all their pools, one at a time. The first folder has the logs
+    and the settings of how to choose a pool, and `covey down` stops it.
+
     Example: `covey up mypool`
     """
     from rich.console import Console
 
-    from covey.local.folder import read_processes
     from covey.local.keeper import locked
     from covey.local.plan import PORTS
     from covey.local.ports import move_ports
+    from covey.local.worker_folders import merge_processes
 
-    read_processes(folder)
+    folder, *others = folders or [Path()]
+    merge_processes(folder, others)  # raises for folders that cannot be run
     if port is not None:
         with locked(folder):
             move_ports(folder, port)
@@ -74,20 +85,25 @@ def up(
             f"{port + PORTS.index('chain')}"
         )
     if detach:
-        _detach(folder)
+        _detach(folder, others)
     else:
-        keep_up(folder, Console())
+        keep_up(folder, Console(), others)
 
 
-def keep_up(folder: Path, console: "Console") -> None:
-    """Keep the processes of a folder running until Ctrl-C, and print their status on `console`."""
+def keep_up(folder: Path, console: "Console", others: Sequence[Path] = ()) -> None:
+    """Keep the processes of a folder running until Ctrl-C, and print their status on `console`.
+
+    The workers of the folder also work for the pools of `others`.
+    """
     from covey.devnet.deploy import find_deployment
-    from covey.local.folder import read_processes
     from covey.local.keeper import Keeper, locked
     from covey.local.screen import Screen
+    from covey.local.worker_folders import merge_processes
 
-    commands = read_processes(folder)
-    with locked(folder):
+    commands = merge_processes(folder, others)
+    with contextlib.ExitStack() as locks:
+        for each in (folder, *others):
+            locks.enter_context(locked(each))
         if "chain" in commands:  # only under the lock, because a running chain may be writing its files
             renewal = (
                 f"create another pool with covey init pool, because everything in {folder} belongs to the old chain"
@@ -230,7 +246,7 @@ def find_coordinator(folder: Path) -> str | None:
     return None if settings is None else find_url(settings)
 
 
-def _detach(folder: Path) -> None:
+def _detach(folder: Path, others: Sequence[Path]) -> None:
     """Start a keeper that continues after this command, and show its output until it is ready.
 
     If the keeper ends with an error, that error is raised. Raises OperatorError("process_died") if it ends otherwise,
@@ -245,7 +261,7 @@ def _detach(folder: Path) -> None:
     begun = log.stat().st_size
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "covey", "up", str(folder)],
+            [sys.executable, "-m", "covey", "up", *map(str, (folder, *others))],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

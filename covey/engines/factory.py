@@ -4,9 +4,10 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, Protocol, Self, get_args
 
 from covey.engines.base import Engine
 from covey.engines.installation import describe_hardware, list_versions, require_known
@@ -34,19 +35,43 @@ class EngineSettings(Protocol):
     def vllm(self) -> VllmOptions: ...
 
 
-class OpenedEngine(NamedTuple):
-    """A role's engine without a policy, and its lane. The role closes the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """Everything that a role's engine is built from."""
 
     name: str
-    engine: Engine
+    dtype: str
+    batch: int
+    device: str
+    threads: int
+    vllm: VllmOptions
     contract: ExecutionContract | None
     """Contract of the exact lane, which the engine proves when it starts. None in the calibrated lane."""
 
+    @property
+    def digest(self) -> str:
+        """Digest of the contract. Empty in the calibrated lane."""
+        return self.contract.digest if self.contract else ""
 
-def open_engine(
+    def build(self) -> Engine:
+        """Build the engine, without a policy. The role closes it."""
+        return build_engine(
+            self.name, dtype=self.dtype, batch=self.batch, device=self.device, threads=self.threads, vllm=self.vllm
+        )
+
+    def serves(self, other: Self) -> bool:
+        """Return whether an engine of this plan can also do the work of another plan."""
+        longest = self.vllm.max_model_len or 0
+        if (other.vllm.max_model_len or 0) > longest:
+            return False
+        same = {"max_model_len": longest, "call_seconds": self.vllm.call_seconds}
+        return self == replace(other, vllm=other.vllm.model_copy(update=same))
+
+
+def plan_engine(
     settings: EngineSettings, params: PoolParams, *, role: Role, call_seconds: float = math.inf
-) -> OpenedEngine:
-    """Build a role's engine. `call_seconds` is an upper limit in seconds for the setting with this name.
+) -> EnginePlan:
+    """Choose and check a role's engine. `call_seconds` is an upper limit in seconds for the setting with this name.
 
     Raises the errors of `require_engine` and `VllmOptions.fit`.
     """
@@ -55,8 +80,15 @@ def open_engine(
     dtype, device = params.model.compute_dtype, settings.device
     contract = require_engine(name, rules, role=role, dtype=dtype, device=device, vllm=vllm, threads=settings.threads)
     vllm = choose_options(vllm, contract).model_copy(update={"call_seconds": min(vllm.call_seconds, call_seconds)})
-    engine = build_engine(name, dtype=dtype, batch=settings.batch, device=device, threads=settings.threads, vllm=vllm)
-    return OpenedEngine(name, engine, contract)
+    return EnginePlan(
+        name=name,
+        dtype=dtype,
+        batch=settings.batch,
+        device=device,
+        threads=settings.threads,
+        vllm=vllm,
+        contract=contract,
+    )
 
 
 def choose_options(vllm: VllmOptions, contract: ExecutionContract | None) -> VllmOptions:

@@ -20,6 +20,11 @@ class Policies:
         self._fetching = asyncio.Lock()
         self._to_load: deque[Path] = deque()
 
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a policy is being downloaded now."""
+        return self._fetching.locked()
+
     async def require(
         self, version: Step, record_hash: Hash | None = None, *, to_load: bool = False, may_skip: bool = False
     ) -> Path:

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     config = WorkerConfig.load(options.config, {})
     with cheating(kinds[options.kind]()):
-        app.run(config)
+        app.run([config])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A setting chooses an engine, hardware and build are described, and a pool's thresholds must hold for them."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import sys
 from functools import partial
@@ -15,12 +16,13 @@ import torch
 from covey.engines import factory
 from covey.engines.base import GenerationRequest
 from covey.engines.factory import (
+    EnginePlan,
     build_engine,
     choose_engine,
     choose_options,
     describe_contract,
     list_contracts,
-    open_engine,
+    plan_engine,
     require_engine,
     run_in_lane,
 )
@@ -202,7 +204,7 @@ def test_require_engine__pool_with_contracts__says_which_lane(
 
 
 @pytest.mark.parametrize(("contract", "is_exact"), [(OURS, True), (make_contract(torch="1.0"), False)])
-def test_open_engine__lane__decides_whether_the_engine_is_exact(
+def test_plan_engine__lane__decides_whether_the_engine_is_exact(
     monkeypatch: pytest.MonkeyPatch, contract: ExecutionContract, is_exact: bool
 ) -> None:
     built = []
@@ -212,11 +214,33 @@ def test_open_engine__lane__decides_whether_the_engine_is_exact(
     files = {"home": Path("h"), "deployment": Path("d"), "key_file": Path("k")}
     config = WorkerConfig(**files, pool=1, engine="vllm", threads=3)
     rules = make_exact(contract, mode="calibrated")
-    opened = open_engine(config, make_model_params(verification=rules), role="worker", call_seconds=7)
-    assert (opened.name, opened.contract) == ("vllm", OURS if is_exact else None)
+    plan = plan_engine(config, make_model_params(verification=rules), role="worker", call_seconds=7)
+    plan.build()
+    assert (plan.name, plan.contract) == ("vllm", OURS if is_exact else None)
     ((name, values),) = built
     assert threads == [values["threads"]] == [3]
     assert (name, values["vllm"].exact, values["vllm"].call_seconds) == ("vllm", is_exact, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "vllm", "serves"),
+    [
+        ({}, {}, True),
+        ({}, {"max_model_len": 32, "call_seconds": 5.0}, True),
+        ({}, {"max_model_len": 65}, False),
+        ({}, {"enforce_eager": True}, False),
+        ({"dtype": "bfloat16"}, {}, False),
+        ({"contract": OURS}, {}, False),
+        ({"batch": 5}, {}, False),
+    ],
+)
+def test_serves__engine_of_another_pool__only_if_it_works_in_the_same_way(
+    changes: dict[str, Any], vllm: dict[str, Any], serves: bool
+) -> None:
+    options = VllmOptions(max_model_len=64)
+    plan = EnginePlan(name="vllm", dtype="float32", batch=4, device="cpu", threads=1, vllm=options, contract=None)
+    other = dataclasses.replace(plan, **changes, vllm=options.model_copy(update=vllm))
+    assert plan.serves(other) is serves
 
 
 COMPILED, EAGER, MODEL, CALIBRATED = (None, None), (True, None), (True, "model"), "calibrated"

@@ -1,0 +1,81 @@
+"""Which of several pools a worker works for, and when it leaves one for another.
+
+The worker is in one pool at a time, because its engine holds one policy at a time. It leaves a pool that has no work,
+and one that it has stayed in long enough while a pool that it prefers may have work again.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from covey.errors import OperatorError
+from worker.config import WorkerConfig
+
+IDLE_SECONDS = 30.0
+"""Time in seconds without any work after which the worker leaves a pool. Another pool must be ready within a minute."""
+
+Preference = Literal["pay", "fair", "first"]
+
+
+@dataclass(kw_only=True)
+class Seat:
+    """The worker's place in one pool. Times are in seconds of one monotonic clock."""
+
+    config: WorkerConfig
+    price: float
+    """Reward for a token, in whole units of the pool's token. Pools with different tokens are compared by number."""
+    worked_seconds: float = 0.0
+    """Time that the worker has spent in the pool, without the waits at its end."""
+    rests_until: float = -math.inf
+    """Time before which the worker does not return, because the pool had no work."""
+    refusal: OperatorError | None = None
+    """Error for which the worker has given the pool up. None if it has not."""
+
+
+@dataclass(kw_only=True)
+class Rounds:
+    """Chooses among the pools of one worker."""
+
+    seats: Sequence[Seat]
+    preference: Preference
+    stay_seconds: float
+
+    def choose(self, now: float) -> Seat:
+        """Return the pool to work for next: the preferred one of those that do not rest, or the one that rests least.
+
+        Raises the error of the last pool if all are given up.
+        """
+        held = [seat for seat in self.seats if seat.refusal is None]
+        if not held:
+            refusals = [seat.refusal for seat in self.seats if seat.refusal is not None]
+            raise refusals[-1]
+        return min(held, key=lambda seat: (max(0.0, seat.rests_until - now), self._rank(seat)))
+
+    def is_over(self, seat: Seat, now: float, *, begun: float, useful_at: float) -> bool:
+        """Return whether to leave a pool: it had no work for too long, or a preferred one may have some again.
+
+        `begun` is the time of the arrival, and `useful_at` the last time at which there was work.
+        """
+        others = [other for other in self.seats if other is not seat and other.refusal is None]
+        if not others:
+            return False
+        if now - useful_at >= IDLE_SECONDS:
+            return True
+        if now - begun < self.stay_seconds:
+            return False
+        rank = self._rank(seat, spent=now - begun)
+        return any(other.rests_until <= now and self._rank(other) < rank for other in others)
+
+    def leave(self, seat: Seat, now: float, *, begun: float, useful_at: float) -> None:
+        """Record the end of a stay. A pool without work rests for as long as the worker stays elsewhere."""
+        seat.worked_seconds += max(0.0, useful_at - begun)
+        if now - useful_at >= IDLE_SECONDS:
+            seat.rests_until = now + self.stay_seconds
+
+    def _rank(self, seat: Seat, *, spent: float = 0.0) -> float:
+        if self.preference == "pay":
+            return -seat.price
+        if self.preference == "fair":
+            return seat.worked_seconds + spent
+        return self.seats.index(seat)
