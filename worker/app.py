@@ -127,6 +127,7 @@ def build_rounds(configs: Sequence[WorkerConfig]) -> Rounds:
         seats=[Seat(config=config, price=price) for config, price in zip(configs, prices, strict=True)],
         preference=configs[0].prefer,
         stay_seconds=configs[0].stay_seconds,
+        idle_seconds=configs[0].idle_seconds,
     )
 
 
@@ -188,6 +189,7 @@ async def _run(visit: Visit, kept: KeptEngine, wrap: Callable[[Engine], Engine])
                 get_logger().info(
                     "worker started",
                     pool=config.pool,
+                    coordinator=config.coordinator_url,
                     node=network.wallet.address,
                     contributor=ctx.contributor,
                     contract=ctx.contract,

@@ -33,5 +33,7 @@ class WorkerConfig(RoleSettings):
     """
     stay_seconds: float = Field(default=600.0, ge=0)
     """Time in seconds that a worker with several pools stays in one that has work, because a change of the policy costs
-    time. It leaves a pool without work after half a minute, and does not return to it for this long.
+    time. It does not return to a pool without work for this long.
     """
+    idle_seconds: float = Field(default=30.0, gt=0)
+    """Time in seconds without any work after which a worker with several pools leaves a pool for another one."""

@@ -12,9 +12,6 @@ from typing import Literal
 from covey.errors import OperatorError
 from worker.config import WorkerConfig
 
-IDLE_SECONDS = 30.0
-"""Time in seconds without any work after which the worker leaves a pool. Another pool must be ready within a minute."""
-
 Preference = Literal["pay", "fair", "first"]
 
 
@@ -40,6 +37,8 @@ class Rounds:
     seats: Sequence[Seat]
     preference: Preference
     stay_seconds: float
+    """As the setting with this name, like the next one."""
+    idle_seconds: float
 
     def choose(self, now: float) -> Seat:
         """Return the pool to work for next: the preferred one of those that do not rest, or the one that rests least.
@@ -60,7 +59,7 @@ class Rounds:
         others = [other for other in self.seats if other is not seat and other.refusal is None]
         if not others:
             return False
-        if now - useful_at >= IDLE_SECONDS:
+        if now - useful_at >= self.idle_seconds:
             return True
         if now - begun < self.stay_seconds:
             return False
@@ -68,9 +67,9 @@ class Rounds:
         return any(other.rests_until <= now and self._rank(other) < rank for other in others)
 
     def leave(self, seat: Seat, now: float, *, begun: float, useful_at: float) -> None:
-        """Record the end of a stay. A pool without work rests for as long as the worker stays elsewhere."""
+        """Record the end of a stay. A pool without work rests for `stay_seconds`."""
         seat.worked_seconds += max(0.0, useful_at - begun)
-        if now - useful_at >= IDLE_SECONDS:
+        if now - useful_at >= self.idle_seconds:
             seat.rests_until = now + self.stay_seconds
 
     def _rank(self, seat: Seat, *, spent: float = 0.0) -> float:

@@ -10,7 +10,7 @@ from covey.runtime.cycle import wait_or_stop
 from covey.runtime.log import get_logger
 from covey.runtime.settings import RoleSettings
 from worker.context import Context
-from worker.rounds import IDLE_SECONDS, Rounds, Seat
+from worker.rounds import Rounds, Seat
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at whether the worker has work."""
@@ -67,7 +67,6 @@ class Visit:
                     pool=self.seat.config.pool,
                     stayed=round(now - self.begun),
                     idle=round(now - self.useful_at),
-                    limit=IDLE_SECONDS,
                 )
                 self.over.set()
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from covey.errors import OperatorError
-from worker.rounds import IDLE_SECONDS, Rounds, Seat
+from worker.rounds import Rounds, Seat
 
 pytestmark = pytest.mark.unit
 
 
 def build(preference: str = "pay", *prices: float, stay: float = 600.0) -> Rounds:
     seats = [Seat(config=SimpleNamespace(pool=i), price=price) for i, price in enumerate(prices or (1.0, 3.0, 2.0))]
-    return Rounds(seats=seats, preference=preference, stay_seconds=stay)
+    return Rounds(seats=seats, preference=preference, stay_seconds=stay, idle_seconds=30.0)
 
 
 @pytest.mark.parametrize(("preference", "expected"), [("pay", 1), ("fair", 2), ("first", 0)])
@@ -34,7 +34,7 @@ def test_leave__pool_without_work__rests_and_another_is_next_until_it_may_have_w
     rounds = build()
     best, second = rounds.seats[1], rounds.seats[2]
     assert rounds.is_over(best, 29.0, begun=0.0, useful_at=0.0) is False
-    assert rounds.is_over(best, IDLE_SECONDS, begun=0.0, useful_at=0.0)
+    assert rounds.is_over(best, 30.0, begun=0.0, useful_at=0.0)
     rounds.leave(best, 30.0, begun=0.0, useful_at=0.0)
     assert rounds.choose(30.0) is second
     assert rounds.is_over(second, 629.0, begun=30.0, useful_at=629.0) is False
