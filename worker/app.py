@@ -32,7 +32,7 @@ from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
-from worker.rounds import Rounds, Seat
+from worker.rounds import Rounds, PoolSeat
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 from worker.visit import Visit
@@ -124,7 +124,7 @@ def build_rounds(configs: Sequence[WorkerConfig]) -> Rounds:
     """Return the pools of a worker with their prices, which are read only if there are several."""
     prices = [read_price(config) for config in configs] if len(configs) > 1 else [0.0]
     return Rounds(
-        seats=[Seat(config=config, price=price) for config, price in zip(configs, prices, strict=True)],
+        seats=[PoolSeat(config=config, price=price) for config, price in zip(configs, prices, strict=True)],
         preference=configs[0].prefer,
         stay_seconds=configs[0].stay_seconds,
         idle_seconds=configs[0].idle_seconds,

@@ -16,7 +16,7 @@ Preference = Literal["pay", "fair", "first"]
 
 
 @dataclass(kw_only=True)
-class Seat:
+class PoolSeat:
     """The worker's place in one pool. Times are in seconds of one monotonic clock."""
 
     config: WorkerConfig
@@ -34,13 +34,13 @@ class Seat:
 class Rounds:
     """Chooses among the pools of one worker."""
 
-    seats: Sequence[Seat]
+    seats: Sequence[PoolSeat]
     preference: Preference
     stay_seconds: float
     """As the setting with this name, like the next one."""
     idle_seconds: float
 
-    def choose(self, now: float) -> Seat:
+    def choose(self, now: float) -> PoolSeat:
         """Return the pool to work for next: the preferred one of those that do not rest, or the one that rests least.
 
         Raises the error of the last pool if all are given up.
@@ -51,7 +51,7 @@ class Rounds:
             raise refusals[-1]
         return min(held, key=lambda seat: (max(0.0, seat.rests_until - now), self._rank(seat)))
 
-    def is_over(self, seat: Seat, now: float, *, begun: float, useful_at: float) -> bool:
+    def is_over(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float) -> bool:
         """Return whether to leave a pool: it had no work for too long, or a preferred one may have some again.
 
         `begun` is the time of the arrival, and `useful_at` the last time at which there was work.
@@ -66,13 +66,13 @@ class Rounds:
         rank = self._rank(seat, spent=now - begun)
         return any(other.rests_until <= now and self._rank(other) < rank for other in others)
 
-    def leave(self, seat: Seat, now: float, *, begun: float, useful_at: float) -> None:
+    def leave(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float) -> None:
         """Record the end of a stay. A pool without work rests for `stay_seconds`."""
         seat.worked_seconds += max(0.0, useful_at - begun)
         if now - useful_at >= self.idle_seconds:
             seat.rests_until = now + self.stay_seconds
 
-    def _rank(self, seat: Seat, *, spent: float = 0.0) -> float:
+    def _rank(self, seat: PoolSeat, *, spent: float = 0.0) -> float:
         if self.preference == "pay":
             return -seat.price
         if self.preference == "fair":

@@ -10,7 +10,7 @@ from covey.runtime.cycle import wait_or_stop
 from covey.runtime.log import get_logger
 from covey.runtime.settings import RoleSettings
 from worker.context import Context
-from worker.rounds import Rounds, Seat
+from worker.rounds import Rounds, PoolSeat
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at whether the worker has work."""
@@ -21,7 +21,7 @@ class Visit:
     """A stay in a pool. Times are on `clock`."""
 
     rounds: Rounds
-    seat: Seat
+    seat: PoolSeat
     clock: Callable[[], float]
     signalled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a stop signal."""

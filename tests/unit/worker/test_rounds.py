@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from covey.errors import OperatorError
-from worker.rounds import Rounds, Seat
+from worker.rounds import Rounds, PoolSeat
 
 pytestmark = pytest.mark.unit
 
 
 def build(preference: str = "pay", *prices: float, stay: float = 600.0) -> Rounds:
-    seats = [Seat(config=SimpleNamespace(pool=i), price=price) for i, price in enumerate(prices or (1.0, 3.0, 2.0))]
+    seats = [PoolSeat(config=SimpleNamespace(pool=i), price=price) for i, price in enumerate(prices or (1.0, 3.0, 2.0))]
     return Rounds(seats=seats, preference=preference, stay_seconds=stay, idle_seconds=30.0)
 
 
