@@ -11,7 +11,7 @@ contract HashesTest is Fixture {
             abi.encode(
                 keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
                 keccak256("Covey"),
-                keccak256("2"),
+                keccak256("3"),
                 block.chainid,
                 contractAddress
             )
