@@ -32,7 +32,7 @@ from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
-from worker.rounds import Rounds, PoolSeat
+from worker.rounds import PoolSeat, Rounds
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
 from worker.visit import Visit
@@ -132,11 +132,11 @@ def build_rounds(configs: Sequence[WorkerConfig]) -> Rounds:
 
 
 def read_price(config: WorkerConfig) -> float:
-    """Return a pool's reward for a token of work, in whole units of its token. Read from the chain."""
+    """Return a pool's reward for 1,000,000 tokens of work, in whole units of its token. Read from the chain."""
     deployment = Deployment.load(config.deployment)
     contracts, pool = Contracts(open_node(deployment, config.rpc_url), deployment), PoolId(config.pool)
     decimals = read_unit(contracts.get_token(pool)).decimals
-    return float(contracts.pools.get_terms(pool).reward_per_unit / 10**decimals)
+    return float(contracts.pools.get_terms(pool).reward_per_million / 10**decimals)
 
 
 def _stay(rounds: Rounds, kept: KeptEngine, wrap: Callable[[Engine], Engine]) -> bool:
