@@ -27,6 +27,7 @@ from covey.ui.run_views import (
     list_charts,
     show_sample,
     summarize,
+    thin,
 )
 from trainer.monitoring.rollout_files import FOLDER
 from trainer.monitoring.run_history import METRICS_FILE, RunHistory, parse_history, parse_samples
@@ -192,7 +193,8 @@ class RunReader:
             except OSError as error:
                 return parse_history(b"", [f"{METRICS_FILE} cannot be read: {_explain(error)}."])
             cut = f"Only the newest {METRICS_BYTES >> 20} MiB of {METRICS_FILE} are shown."
-            kept = self._histories[name] = (piece.stamp, parse_history(piece.data, [] if piece.is_whole else [cut]))
+            history = parse_history(piece.data, [] if piece.is_whole else [cut])
+            kept = self._histories[name] = (piece.stamp, thin(history))
         self._histories.move_to_end(name)
         while len(self._histories) > _KEPT:
             self._histories.popitem(last=False)

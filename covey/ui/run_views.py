@@ -1,7 +1,7 @@
 """What a page shows of a run, made of what was read from its files. All functions are pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -12,11 +12,11 @@ from covey.standalone.manifest import RunManifest
 from covey.standalone.run_settings import spell
 from trainer.monitoring.rollout_files import RolloutLine
 from trainer.monitoring.run_curves import DrawnCurve, list_curves, tabulate
-from trainer.monitoring.run_history import RunHistory
+from trainer.monitoring.run_history import EventValues, RunHistory
 from trainer.monitoring.run_page import SettingsTable, split_thinking
 
 MOST_ROWS = 400
-"""Maximum number of steps in a table, from which its chart is drawn. More are thinned out evenly."""
+"""Maximum number of steps in a table, from which its chart is drawn. More are thinned out."""
 UNKNOWN_MODEL = "unknown"
 
 
@@ -53,8 +53,6 @@ class ChartTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     has_interval: bool
     """Whether the third and the fourth column are the ends of an interval around the second one."""
-    steps: int
-    """Number of steps, of which the table may have fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +131,18 @@ def summarize(
     )
 
 
+def thin(history: RunHistory) -> RunHistory:
+    """Return a history with at most MOST_ROWS steps of each event, and the newest one.
+
+    The steps are multiples of a power of two. Runs of different lengths therefore have steps in common, and the points
+    of a growing run stay where they are.
+    """
+    events = {event: _thin_steps(by_step) for event, by_step in history.events.items()}
+    most = max((len(by_step) for by_step in history.events.values()), default=0)
+    note = [f"The curves have at most {MOST_ROWS} of {most:,} steps."] if most > MOST_ROWS else []
+    return replace(history, events=events, problems=[*history.problems, *note])
+
+
 def list_charts(history: RunHistory) -> list[ChartTable]:
     """Return the charts of one run."""
     return [_build_chart(curve) for curve in list_curves(history)]
@@ -176,9 +186,16 @@ def show_sample(line: RolloutLine, tags: tuple[str, str] = THINK_TAGS) -> ShownS
 
 
 def _build_chart(curve: DrawnCurve) -> ChartTable:
-    heads, rows, steps = tabulate(curve.series, most=MOST_ROWS)
+    heads, rows, _ = tabulate(curve.series, most=MOST_ROWS)
     has_interval = any(point.low is not None for point in curve.series[0].points)
-    return ChartTable(curve.title, curve.unit, heads, rows, has_interval, steps)
+    return ChartTable(curve.title, curve.unit, heads, rows, has_interval)
+
+
+def _thin_steps(by_step: Mapping[int, EventValues]) -> dict[int, EventValues]:
+    stride, newest = 1, max(by_step, default=0)
+    while len(by_step) > MOST_ROWS * stride:
+        stride *= 2
+    return {step: values for step, values in by_step.items() if step % stride == 0 or step == newest}
 
 
 def _read_time(text: str) -> float | None:

@@ -14,6 +14,7 @@ from covey.ui.run_views import (
     list_charts,
     show_sample,
     summarize,
+    thin,
 )
 from trainer.monitoring.rollout_files import RolloutLine
 from trainer.monitoring.run_history import RunHistory
@@ -80,10 +81,13 @@ def test_compare_runs__each_metric__has_a_line_per_run_that_has_it():
     assert charts[0].rows == [["0", "0", ""], ["1", "0.5", "1"]]
 
 
-def test_list_charts__long_run__is_thinned_out_with_both_ends(monkeypatch: pytest.MonkeyPatch):
+def test_thin__long_run__has_multiples_of_a_power_of_two_and_the_newest_step(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run_views, "MOST_ROWS", 3)
-    (chart,) = list_charts(make_history(dict.fromkeys(range(9), 0.0)))
-    assert ([row[0] for row in chart.rows], chart.steps) == (["0", "4", "8"], 9)
+    history = thin(make_history(dict.fromkeys(range(10), 0.5), evaluation={7: {"reward": 0.25}}))
+    assert [*history.events["update"]] == [0, 4, 8, 9]
+    assert [*history.events["evaluation"]] == [7]
+    assert history.problems == ["The curves have at most 3 of 10 steps."]
+    assert thin(make_history({0: 0.5, 1: 0.5, 2: 0.5})).problems == []
 
 
 def test_find_setting_differences__runs__are_compared_by_name():
