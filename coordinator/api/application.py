@@ -28,6 +28,7 @@ from coordinator.api.routes import (
 from coordinator.api.signed_routes import SignedRoutes
 from coordinator.api.state import build_state
 from coordinator.context import Context
+from covey.runtime.open_origins import OpenOrigins
 
 MAX_BODY_BYTES = 256 << 10
 DESCRIPTION = """HTTP API of a pool's coordinator, which trains a language model on computers of strangers.
@@ -36,6 +37,7 @@ DESCRIPTION = """HTTP API of a pool's coordinator, which trains a language model
 - Workers, validators, the trainer and the operator sign their requests with their wallets (RFC 9421 in the profile of
   ERC-8128). Three headers form a signature, and every nonce is used once.
 - An answer other than 2xx is an `ErrorBody` with a stable code and the time of the coordinator's clock.
+- Scripts of any web site can read the routes below `/v1` by GET, without credentials (CORS).
 - The path `/` leads to pages for people, which `covey coordinator pages` serves together with lists as JSON.
 """
 _MODULES = (workers, uploads, validators, trainers, views, operators, operations, public_objects, objects)
@@ -92,4 +94,5 @@ def build_api(ctx: Context, meters: Meters) -> FastAPI:
         requests_per_s=ctx.config.requests_per_s,
         clock=ctx.clock,
     )
+    api.add_middleware(OpenOrigins)
     return api

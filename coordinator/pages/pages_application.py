@@ -15,6 +15,7 @@ from coordinator.pages.guard import Guard
 from coordinator.pages.pages_state import build_state
 from covey.reporting.page_headers import PageHeaders
 from covey.reporting.page_templates import ASSETS
+from covey.runtime.open_origins import OpenOrigins
 
 OWN_ASSETS = Path(__file__).parent / "assets"
 """Folder with the script that only a pool's pages have."""
@@ -22,6 +23,8 @@ DESCRIPTION = """Public data of a pool, from which its pages are made. Every rou
 
 Lists have at most 200 items and name the key with which the next part is asked for. Amounts are in the token's
 smallest unit, and times are Unix seconds. `/v1/events` sends a server-sent event after each change.
+
+Scripts of any web site can read all routes below `/v1` (CORS: GET, any origin, no credentials).
 """
 
 
@@ -50,5 +53,6 @@ def build_pages(ctx: PagesContext) -> FastAPI:
     app.state.pages = state
     add_error_handlers(app, ctx.clock)
     app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s)
+    app.add_middleware(OpenOrigins)
     app.add_middleware(PageHeaders)
     return app

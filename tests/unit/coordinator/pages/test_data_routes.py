@@ -130,6 +130,14 @@ async def test_routes__writing_methods__are_refused(client: httpx.AsyncClient):
     assert (await client.post("/v1/nodes", json={})).status_code == 405
 
 
+async def test_routes__a_script_of_another_site__can_read_data_and_no_page(client: httpx.AsyncClient):
+    origin = {"origin": "https://dashboard.example"}
+    for path in ("/v1/overview", "/v1/epochs/9"):
+        assert (await client.get(path, headers=origin)).headers["access-control-allow-origin"] == "*"
+    assert (await client.options("/v1/overview", headers=origin)).status_code == 204
+    assert "access-control-allow-origin" not in (await client.get("/", headers=origin)).headers
+
+
 async def test_answers__the_same_question_in_other_words__is_computed_once(earning: FakePool, tmp_path: Path):
     ctx = make_pages_context(earning, tmp_path)
     app = build_pages(ctx)
