@@ -12,7 +12,7 @@ from coordinator.db.node_queries import cut
 from covey.protocol.running_sums import Sums
 
 MAX_EARLIER = 100
-"""Maximum number of a contributor's nodes that are read to find the initial sums of a new node."""
+"""Maximum number of nodes whose sums are read to find the initial sums of a new node, or the highest sum."""
 
 
 class RunningSumsRow(Base):
@@ -57,6 +57,11 @@ class RunningSumsQueries:
         query = select(RunningSumsRow.node).where(RunningSumsRow.above != "")
         parts = (self.session.scalars(query.where(RunningSumsRow.node.in_(part))) for part in cut(nodes))
         return set(chain.from_iterable(parts))
+
+    def list_active_above(self) -> Sequence[RunningSumsRow]:
+        """Return rows above a limit, at most MAX_EARLIER, except those of suspended and removed nodes."""
+        query = select(RunningSumsRow).join(NodeRow).where(RunningSumsRow.above != "", NodeRow.suspended == "")
+        return self.session.scalars(query.where(~NodeRow.removed).limit(MAX_EARLIER)).all()
 
     def list_sums_of(self, contributor: str, *, without: str) -> Sequence[RunningSumsRow]:
         """Return rows of a contributor's nodes, the most recently heard first, except nodes suspended for `without`."""

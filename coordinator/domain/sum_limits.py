@@ -42,7 +42,7 @@ PEERS = 3
 PEER_SUBMISSIONS = 20
 """Minimum number of summed submissions of a node whose mean counts for that median."""
 UNFIT = "calibration_unfit"
-"""Name of the fact that a node was far above a limit and not suspended. This is logged once per pool."""
+"""Name of the fact that a node was far above a limit and not suspended. It is 0 again once no node is above one."""
 
 
 def find_countable(params: PoolParams, row: SubmissionRow, turn: TurnRow, sums: Sums | None) -> Sums | None:
@@ -85,6 +85,25 @@ def add_accepted(
         far = get_highest(list_standings(params, sums.by_validator, validators, allowance=SUSPENSION_ALLOWANCE))
         if far is not None and not node.suspended:
             _judge_far(repository, far, means=means, node=node)
+    if rows and repository.get_fact(UNFIT):
+        repository.flush()
+        if not repository.list_active_above():
+            repository.set_fact(UNFIT, 0)
+            get_logger().info("the calibration fits again: no node is above the limits of its running sums")
+
+
+def find_highest_sum(
+    repository: Repository, params: PoolParams, validators: Container[str]
+) -> tuple[str, SumStanding] | None:
+    """Return the node and the sum that is farthest above its limit, or None unless the calibration may not fit."""
+    if not repository.get_fact(UNFIT):
+        return None
+    far = {
+        row.node: get_highest(list_standings(params, row.by_validator, validators, allowance=REPLAY_ALLOWANCE))
+        for row in repository.list_active_above()
+    }
+    above = [(node, standing) for node, standing in far.items() if standing is not None]
+    return max(above, key=lambda pair: pair[1].total / (pair[1].limit or 1e-300), default=None)
 
 
 def _list_stated(row: SubmissionRow) -> dict[str, Sums]:

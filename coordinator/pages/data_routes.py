@@ -47,8 +47,8 @@ async def _send(pages: PagesState, request: Request, build: Callable[[Repository
 
 @router.get("/overview", response_model=OverviewView)
 async def get_overview(pages: Pages, request: Request) -> Response:
-    """The pool at a glance, in less than 2 kB: counts, rates, the money that is left, and alarms."""
-    return await _send(pages, request, lambda rows: pool_views.build_overview(pages.ctx, rows)[0])
+    """The pool at a glance: counts, rates, the money that is left, and alarms with what to do about each."""
+    return await _send(pages, request, lambda rows: pool_views.build_overview(pages.ctx, rows))
 
 
 @router.get("/rates", response_model=RatesView)

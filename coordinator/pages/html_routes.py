@@ -49,10 +49,8 @@ async def show_pool(pages: Pages, request: Request) -> Response:
     """The pool: what it does, what it costs, and what is wrong."""
 
     def build(rows: Repository) -> Values:
-        overview, alarms = pool_views.build_overview(pages.ctx, rows)
         return {
-            "overview": overview,
-            "alarms": alarms,
+            "overview": pool_views.build_overview(pages.ctx, rows),
             "curve": pool_views.build_curve(rows).items,
             "rates": pool_views.build_rates(rows, now=pages.ctx.clock(), minutes=MINUTES).items,
         }

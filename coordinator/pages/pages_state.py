@@ -90,7 +90,7 @@ def _list_parameters(endpoint: Callable[..., object]) -> frozenset[str]:
 def build_state(ctx: PagesContext) -> PagesState:
     """Return the state of a new process."""
     changes = Changes(ctx.database, poll_s=max(0.1, ctx.config.poll_seconds))
-    overview = CachedPage(ctx.database, lambda rows: pool_views.build_overview(ctx, rows)[0].model_dump_json().encode())
+    overview = CachedPage(ctx.database, lambda rows: pool_views.build_overview(ctx, rows).model_dump_json().encode())
     return PagesState(
         ctx=ctx,
         answers=Answers(ctx.database),

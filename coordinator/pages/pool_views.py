@@ -8,7 +8,6 @@ from coordinator.db.repository import Repository
 from coordinator.domain import idleness, nodes, pausing
 from coordinator.pages import pool_alarms
 from coordinator.pages.context import PagesContext
-from coordinator.pages.pool_alarms import PoolAlarm
 from covey.errors import ProtocolError
 from covey.protocol.api.pages import (
     AddressView,
@@ -41,16 +40,16 @@ CURVE_POINTS = 200
 """Maximum number of points of a curve. A longer course is thinned out evenly."""
 
 
-def build_overview(ctx: PagesContext, rows: Repository) -> tuple[OverviewView, tuple[PoolAlarm, ...]]:
-    """Return the pool at a glance, and its alarms with their texts."""
+def build_overview(ctx: PagesContext, rows: Repository) -> OverviewView:
+    """Return the pool at a glance."""
     now = ctx.clock()
     counts = rows.count_nodes(now=now, dead_s=nodes.INSTANCE_SECONDS, unhealthy_s=idleness.UNHEALTHY_SECONDS)
     oldest = rows.find_oldest()["undecided_submission"]
     oldest_s = None if oldest is None else max(0.0, now - oldest)
     money, pause, latest = _build_money(ctx, rows, now), pausing.find_pause(rows), rows.get_latest_step()
-    found = pool_alarms.list_alarms(ctx, rows, nodes=counts, oldest_s=oldest_s, days_left=money.days_left)
     blocks, points = rows.list_blocks(), rows.list_points(limit=1)
-    overview = OverviewView(
+    newest = StepPoint(**{name: getattr(points[0], name) for name in StepPoint.model_fields}) if points else None
+    return OverviewView(
         pool=ctx.config.pool,
         name=ctx.params.name,
         time=int(now),
@@ -66,10 +65,11 @@ def build_overview(ctx: PagesContext, rows: Repository) -> tuple[OverviewView, t
         oldest_undecided_seconds=oldest_s,
         hour=_build_hour(rows, now),
         money=money,
-        newest=StepPoint(**{name: getattr(points[0], name) for name in StepPoint.model_fields}) if points else None,
-        alarms=tuple(alarm.code for alarm in found),
+        newest=newest,
+        alarms=pool_alarms.list_alarms(
+            ctx, rows, nodes=counts, oldest_s=oldest_s, days_left=money.days_left, newest=newest
+        ),
     )
-    return overview, found
 
 
 def _build_hour(rows: Repository, now: float) -> HourView:

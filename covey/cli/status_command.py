@@ -170,7 +170,7 @@ def _build_process_table(title: str, folder: "FolderStatus") -> "RenderableType"
 
 def _describe_alarms(view: "OverviewView") -> list[str]:
     """Return a line for each alarm."""
-    return [f"alarm: {name}" for name in view.alarms]
+    return [f"alarm {alarm.code}: {alarm.line}" for alarm in view.alarms]
 
 
 def _build_pool_table(view: "OverviewView") -> "RenderableType":

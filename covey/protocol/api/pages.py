@@ -57,8 +57,28 @@ class MoneyView(Body):
     """Days until the escrow is promised, at that rate. None: nothing was accepted, or the escrow is not known."""
 
 
+class AlarmView(Body):
+    """What needs an operator, in the same words on pages, in the API and in `covey status`.
+
+    Example: AlarmView(code="escrow_short", text="The escrow lasts 1.5 days, and 3 days are the limit.",
+    advice="Add tokens with covey pool fund.").
+    """
+
+    code: Word
+    """Stable name."""
+    text: str = Field(max_length=600)
+    """Sentence with the value and its limit."""
+    advice: str = Field(max_length=400)
+    """Sentence that says what to do."""
+
+    @property
+    def line(self) -> str:
+        """Both sentences."""
+        return f"{self.text} {self.advice}"
+
+
 class OverviewView(Body):
-    """A pool at a glance, in less than 2 kB."""
+    """A pool at a glance, in less than 2 kB without its alarms."""
 
     pool: UInt64
     name: str
@@ -82,8 +102,8 @@ class OverviewView(Body):
     money: MoneyView
     newest: StepPoint | None
     """Metrics of the newest step that the trainer reported."""
-    alarms: tuple[Word, ...]
-    """Stable names of what needs an operator, most urgent first."""
+    alarms: tuple[AlarmView, ...]
+    """What needs an operator, most urgent first."""
 
 
 class NodeItemView(Body):

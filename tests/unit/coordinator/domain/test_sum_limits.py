@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.db.database import Database
-from coordinator.domain import nodes
+from coordinator.domain import nodes, sum_limits
 from covey.protocol.canaries import CanaryKind
-from covey.protocol.running_sums import STATISTICS, ItemSum, Sums
+from covey.protocol.running_sums import STATISTICS, ItemSum, Sums, SumStanding
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import FakePool, make_address, make_contract, make_exact, make_params
@@ -231,6 +231,26 @@ def test_suspension__whole_pool_far_above__is_an_alarm_once(summing: FakePool):
             assert (summing.node(name).suspended, find(summing, name)[2]) == ("", "logprob")
     (alarm,) = list_logged(logs, "the calibration may no longer fit")
     assert (alarm["log_level"], alarm["node"], alarm["nodes"]) == ("error", make_address("a"), 4)
+
+
+def test_unfit__no_node_above_any_more__is_taken_back_and_can_come_again(summing: FakePool):
+    def find_unfit() -> tuple[str, SumStanding] | None:
+        with summing.database.read() as rows:
+            return sum_limits.find_highest_sum(rows, summing.params, summing.validators)
+
+    assert find_unfit() is None
+    for _ in range(4):
+        work(summing, HIGHER, HIGHER)
+    found = find_unfit()
+    assert found is not None
+    node, standing = found
+    assert (node, standing.statistic, standing.items) == (make_address("a"), "logprob", 80)
+    assert (standing.total, standing.is_above) == (pytest.approx(2.4), True)
+    with capture_logs() as logs:
+        repeat(lambda: work(summing, 0.0, 0.0), lambda: find_unfit() is None)
+        assert len(list_logged(logs, "the calibration fits again")) == 1
+        repeat(lambda: work(summing, HIGHER, HIGHER), lambda: find_unfit() is not None)
+    assert len(list_logged(logs, "the calibration may no longer fit")) == 1
 
 
 @pytest.mark.parametrize("peers", ["two", "own", "new", "suspended"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.db.database import Database
 from coordinator.db.page_queries import NodeCounts
 from coordinator.domain import pausing
 from coordinator.domain.pausing import PausedBy
@@ -13,18 +14,28 @@ from coordinator.pages.chain_facts import Money
 from coordinator.pages.context import PagesContext
 from covey.protocol.learning_signs import LearningSign
 from tests.fakes.pages import make_pages_context
-from tests.fakes.pool import FakePool
+from tests.fakes.pool import FakePool, make_address
+from tests.unit.coordinator.db.test_rate_queries import POINT
+from tests.unit.coordinator.domain.test_sum_limits import HIGHER
+from tests.unit.coordinator.domain.test_sum_limits import build as build_summing
+from tests.unit.coordinator.domain.test_sum_limits import work as work_with_sums
 
 pytestmark = pytest.mark.unit
+LATE = "A submission has waited 601 s for its verdict, and 600 s are the limit."
 AT_WORK = NodeCounts(removed=0, suspended=0, dead=0, unhealthy=0, waiting=1, busy=2)
 
 
-def list_codes(ctx: PagesContext, pool: FakePool, **changes: Any) -> list[str]:
+def list_texts(ctx: PagesContext, pool: FakePool, **changes: Any) -> dict[str, str]:
+    """Return the texts of the alarms by code, most urgent first."""
     values: dict[str, Any] = {"nodes": AT_WORK, "oldest_s": 5.0, "days_left": 10.0}
     with pool.database.read() as rows:
         found = pool_alarms.list_alarms(ctx, rows, **(values | changes))
     assert all(alarm.text.endswith(".") and alarm.advice.endswith(".") for alarm in found)
-    return [alarm.code for alarm in found]
+    return {alarm.code: alarm.text for alarm in found}
+
+
+def list_codes(ctx: PagesContext, pool: FakePool, **changes: Any) -> list[str]:
+    return list(list_texts(ctx, pool, **changes))
 
 
 def test_list_alarms__a_pool_at_work__has_none(pool: FakePool, tmp_path: Path):
@@ -32,17 +43,46 @@ def test_list_alarms__a_pool_at_work__has_none(pool: FakePool, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("changes", "code", "text"),
     [
-        ({"oldest_s": 601.0}, "judging_late"),
-        ({"days_left": 2.9}, "escrow_short"),
-        ({"nodes": AT_WORK._replace(waiting=0, busy=0, dead=3)}, "no_nodes"),
+        (
+            {"oldest_s": 601.0},
+            "judging_late",
+            LATE,
+        ),
+        ({"days_left": 2.9}, "escrow_short", "The escrow lasts 2.9 days, and 3 days are the limit."),
+        ({"nodes": AT_WORK._replace(waiting=0, busy=0, dead=3)}, "no_nodes", "No node is at work: 3 dead."),
     ],
 )
-def test_list_alarms__numbers_beyond_their_limits__are_named(
-    pool: FakePool, tmp_path: Path, changes: dict[str, Any], code: str
+def test_list_alarms__numbers_beyond_their_limits__are_named_with_both(
+    pool: FakePool, tmp_path: Path, changes: dict[str, Any], code: str, text: str
 ):
-    assert list_codes(make_pages_context(pool, tmp_path), pool, **changes) == [code]
+    assert list_texts(make_pages_context(pool, tmp_path), pool, **changes) == {code: text}
+
+
+def test_list_alarms__signs_of_the_trainer__have_the_newest_value_and_the_limit(pool: FakePool, tmp_path: Path):
+    ctx, point = make_pages_context(pool, tmp_path), POINT.model_copy(update={"truncated_share": 0.625})
+    with pool.database.write() as rows:
+        signs = [LearningSign.TRUNCATED, LearningSign.CONSTANT_REWARD]
+        pausing.record_report(rows, steps=1, signs=signs, pause=False, now=1.0)
+    assert list_texts(ctx, pool, newest=point) == {
+        "truncated": "The run may not learn: most completions are cut at the token limit "
+        "(62% in the newest step, and the limit is the trainer's setting alarms.truncated_most).",
+        "constant_reward": "The run may not learn: all rollouts earn the same reward "
+        "(the deviation is 0.25 in the newest step, and the limit is 0).",
+    }
+
+
+def test_list_alarms__sums_far_above_in_the_whole_pool__name_node_value_and_limit(database: Database, tmp_path: Path):
+    pool = build_summing(database, audit_rate=1.0)
+    for _ in range(4):
+        work_with_sums(pool, HIGHER, HIGHER)
+    texts = list_texts(make_pages_context(pool, tmp_path), pool)
+    assert list(texts) == ["calibration_unfit"]
+    assert texts["calibration_unfit"].startswith(f"The sum logprob of node {make_address('a')} is 2.4 over 80 items")
+    for _ in range(40):
+        work_with_sums(pool, 0.0, 0.0)
+    assert list_texts(make_pages_context(pool, tmp_path), pool) == {}
 
 
 def test_list_alarms__facts_of_the_chain__are_named(pool: FakePool, tmp_path: Path):

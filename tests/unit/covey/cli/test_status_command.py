@@ -16,10 +16,11 @@ from covey.local.folder import PROCESSES_FILE, write_processes
 from covey.local.folder_status import StatesFile
 from covey.local.keeper import KeptProcess, locked
 from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.api.pages import HourView, MoneyView, NodeCountsView, OverviewView
+from covey.protocol.api.pages import AlarmView, HourView, MoneyView, NodeCountsView, OverviewView
 
 pytestmark = pytest.mark.unit
 PAGES = "http://127.0.0.1:8004"
+SHORT = AlarmView(code="escrow_short", text="The escrow lasts 1.5 days.", advice="Add tokens with covey pool fund.")
 
 
 def make_overview(**changes: Any) -> OverviewView:
@@ -42,7 +43,7 @@ def make_overview(**changes: Any) -> OverviewView:
             decimals=1, symbol="CVT", price=1, escrow=500, promised=20, spent_per_day=100, days_left=4.8
         ),
         "newest": None,
-        "alarms": ("paused", "escrow_short"),
+        "alarms": (SHORT,),
     }
     return OverviewView(**(values | changes))
 
@@ -95,7 +96,14 @@ def test_status__running_folder__is_well_and_names_alarms_and_the_page(folder: P
         StatesFile(folder).write([KeptProcess(name="trainer", command="trainer run", running=running)])
         result = CliRunner().invoke(cli.app, ["status", str(folder)])
     assert result.exit_code == 0, result.output
-    for text in ("trainer", "runs", "4711", "math [red]", "alarm: escrow_short", PAGES):
+    for text in (
+        "trainer",
+        "runs",
+        "4711",
+        "math [red]",
+        "alarm escrow_short: The escrow lasts 1.5 days. Add tokens",
+        PAGES,
+    ):
         assert text in result.output
 
 
@@ -117,4 +125,4 @@ def test_status__url__needs_no_folder(monkeypatch: pytest.MonkeyPatch):
     answer(monkeypatch, make_overview(money=make_overview().money.model_copy(update={"escrow": None})))
     result = CliRunner().invoke(cli.app, ["status", "http://127.0.0.1:8000", "--json"])
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["pool"]["alarms"] == ["paused", "escrow_short"]
+    assert json.loads(result.stdout)["pool"]["alarms"] == [SHORT.model_dump()]
