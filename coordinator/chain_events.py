@@ -256,6 +256,8 @@ def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened)
     if case.state is CaseState.LOCKED:  # The event may be delivered twice, or again after a reorganization.
         case.node, case.contributor = event.node, event.contributor
         case.block_number, case.transaction_hash = event.block_number, event.transaction_hash
+        case.reason, case.amount, case.veto_until = event.reason, str(event.amount), event.veto_until
+        case.opened_transaction = event.transaction_hash
         repository.add(case)
     rejected = repository.get_submission(event.receipt_hash)
     if rejected is not None and rejected.state is SubmissionState.REJECTED:

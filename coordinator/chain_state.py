@@ -133,11 +133,12 @@ class ChainState:
         return [each for each in self.validators if each in self.active_validators]
 
     def read_stake(self, contributor: Address) -> Stake:
-        """Read the stake of a contributor from the chain. Raises TransientError if the chain does not answer."""
+        """Read a contributor's stake and claims from the chain. Raises TransientError if the chain does not answer."""
         stakes = self._contracts.stakes
         return Stake(
             staked=stakes.stake_of(self._pool, BondKind.CONTRIBUTOR, contributor),
             locked=stakes.locked_of(self._pool, contributor),
+            claimed=self._contracts.ledger.claimed_of(self._pool, contributor),
         )
 
 
@@ -153,7 +154,7 @@ def is_about_validators(event: Any, pool: int) -> bool:
 def list_touched(
     found: Iterable[Any], pool: int, find_contributor: Callable[[Hash], Address | None]
 ) -> dict[Address, int]:
-    """Return the contributors whose stake the events of a pool have changed, with the number of the last block.
+    """Return the contributors whose stake or claims the events of a pool have changed, with the last block's number.
 
     `find_contributor` returns the contributor of a receipt's case, or None if the case is unknown.
     """
@@ -163,7 +164,7 @@ def list_touched(
             continue
         if isinstance(event, _STAKE_EVENTS) and event.kind == BondKind.CONTRIBUTOR:
             touched[event.account] = event.block_number
-        elif isinstance(event, _CASE_EVENTS):
+        elif isinstance(event, (*_CASE_EVENTS, events.RewardClaimed)):
             touched[event.contributor] = event.block_number
         elif isinstance(event, _RELEASING_EVENTS):
             contributor = find_contributor(event.receipt_hash)

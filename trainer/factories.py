@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from covey.engines.base import Engine
 from covey.engines.hf.engine import HuggingFaceEngine, prepare_process
 from covey.engines.installation import describe_hardware
-from covey.environments.base import Environment, Grader
+from covey.environments.base import Environment, EnvironmentSpec, Grader
 from covey.errors import OperatorError
 from covey.model.policy_files import DTYPES, load_end_tokens, load_model, load_tokenizer
 from covey.model.prompts import PromptFormat
@@ -166,6 +166,7 @@ def build_regrader(config: LearningSettings, network: Network, *, vocabulary: in
     tokenizer = load_tokenizer(source)
     return Regrader(
         pool=network.pool,
+        spec=EnvironmentSpec(kind=network.params.environment.kind, options=network.params.environment.options),
         environment=network.load_environment(),
         tokenizer=tokenizer,
         format=PromptFormat.of(network.params.model),

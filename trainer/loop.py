@@ -79,7 +79,13 @@ async def report_learning(ctx: Context) -> None:
     is_due, signs = metrics.is_pause_due, metrics.signs
     try:
         await ctx.network.coordinator.report_learning(
-            LearningReport(steps=step, signs=signs, pause=is_due, point=metrics.find_point(step - 1))
+            LearningReport(
+                steps=step,
+                signs=signs,
+                pause=is_due,
+                point=metrics.find_point(step - 1),
+                task_types=metrics.list_task_types(step - 1),
+            )
         )
     except ProtocolError as error:  # training does not depend on it
         get_logger().warning("alarms are not reported", code=error.code, message=error.message)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from sqlalchemy import delete, func, or_, select, update
 
 from coordinator.db.fact_queries import FactQueries
-from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, IntentRow, SubmissionRow
+from coordinator.db.intent_row import IntentRow
+from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, SubmissionRow
 from covey.chain.outbox import IntentState
 from covey.protocol.status import CaseState
 

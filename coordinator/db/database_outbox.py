@@ -4,7 +4,7 @@ Jobs add intents with `add_intent` within their transactions. The sender reads a
 """
 
 from coordinator.db.database import Database
-from coordinator.db.models import IntentRow
+from coordinator.db.intent_row import IntentRow
 from coordinator.db.repository import Repository
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Attempt, Entry, Intent, IntentState, Place, Refusal, build_place, build_refusal

@@ -5,7 +5,7 @@
 
 from enum import StrEnum
 
-from sqlalchemy import JSON, Enum, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, text
+from sqlalchemy import Enum, ForeignKey, Index, MetaData, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from coordinator.db.column_types import DecisionColumn, Number, SumsColumn, VerdictColumn
@@ -55,6 +55,8 @@ class NodeRow(Base):
     """Number of leases that the worker can hold at a time, as last reported."""
     cached_version: Mapped[int | None] = mapped_column(Number)
     """Step of the policy that the worker has on disk, as last reported. None if it has none."""
+    policy_seconds: Mapped[float | None]
+    """Seconds from the announcement of the last policy that followed another one on its disk until it had it."""
     accepted: Mapped[int] = mapped_column(default=0)
     """Number of accepted submissions for its contributor, since a node of that contributor was last caught cheating."""
     dropped: Mapped[int] = mapped_column(default=0)
@@ -95,8 +97,10 @@ class ContributorRow(Base):
     """Stake in the token's smallest unit, as decimal text. None if it has not been read from the chain yet."""
     locked: Mapped[str | None] = mapped_column(String(78))
     """Stake that open cases lock, in the format of `staked`. It may be larger than `staked`."""
+    claimed: Mapped[str | None] = mapped_column(String(78))
+    """Total rewards that the contributor has claimed on chain, in the format of `staked`."""
     stake_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block at which `staked` and `locked` were read. None if they have not been read yet."""
+    """Number of the block at which `staked`, `locked` and `claimed` were read. None if they have not been read yet."""
 
 
 class StepRow(Base):
@@ -114,6 +118,8 @@ class StepRow(Base):
     """Number of live groups in the step's batch, which are those whose rewards are not all equal."""
     accepted_groups: Mapped[int] = mapped_column(default=0)
     """Number of groups in all accepted submissions of this policy, in any batch or none."""
+    announced_at: Mapped[float | None]
+    """Unix time at which the coordinator read from the chain that the policy is published. None if it has not."""
 
 
 class TaskRow(Base):
@@ -329,6 +335,15 @@ class CaseRow(Base):
     block_number: Mapped[int] = mapped_column(Number)
     """Number of the block that opened the case or, once it is closed, the block that closed it."""
     transaction_hash: Mapped[str] = mapped_column(String(66))
+    """Hash of the transaction in that block."""
+    reason: Mapped[int] = mapped_column(default=0)
+    """Value of the `Reason` for which the case was opened. 0 if a version before this column recorded the case."""
+    amount: Mapped[str | None] = mapped_column(String(78))
+    """Stake that the case locks, in the token's smallest unit, as decimal text. None if the reason is 0."""
+    veto_until: Mapped[int | None] = mapped_column(Number)
+    """Unix time until which the case can be vetoed. None if the reason is 0."""
+    opened_transaction: Mapped[str | None] = mapped_column(String(66))
+    """Hash of the transaction that opened the case. None if the reason is 0."""
 
 
 class ChallengeRow(Base):
@@ -368,33 +383,3 @@ class IdentityRow(Base):
     __tablename__ = "identity"
     name: Mapped[str] = mapped_column(String(32), primary_key=True)
     value: Mapped[str] = mapped_column(Text)
-
-
-class IntentRow(Base):
-    """A transaction in the outbox, added in the same database transaction as the state that requires it."""
-
-    __tablename__ = "intents"
-    position: Mapped[int] = mapped_column(Number, primary_key=True)
-    key: Mapped[str] = mapped_column(String(96), unique=True)
-    recipient: Mapped[str] = mapped_column(String(42))
-    data: Mapped[str] = mapped_column(Text)
-    value: Mapped[str] = mapped_column(String(78))
-    label: Mapped[str] = mapped_column(String(96))
-    state: Mapped[str] = mapped_column(String(8), index=True)
-    """Value of an `IntentState`."""
-    nonce: Mapped[int | None] = mapped_column(Number)
-    attempts: Mapped[list[dict[str, str | int]]] = mapped_column(JSON, default=list)
-    """Signed transactions of this intent, oldest first, all with the same nonce."""
-    offered_at: Mapped[int | None] = mapped_column(Number)
-    """Number of the newest block when the intent was last signed, or found to be dropped by a reorganization."""
-    block_number: Mapped[int | None] = mapped_column(Number)
-    """Number of the block in which the transaction was mined. This and both hashes are None while it is in no block."""
-    block_hash: Mapped[str | None] = mapped_column(String(66))
-    transaction_hash: Mapped[str | None] = mapped_column(String(66))
-    is_final: Mapped[bool] = mapped_column(default=False)
-    """Whether the block of the transaction is final. A final intent is never checked again."""
-    refused_first: Mapped[int | None] = mapped_column(Number)
-    """Field `first_at` of an unsigned intent's `Refusal`. The `refused` columns are None if it was not refused."""
-    refused_last: Mapped[int | None] = mapped_column(Number)
-    refused_heads: Mapped[int | None]
-    reason: Mapped[str] = mapped_column(Text, default="")

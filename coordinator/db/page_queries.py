@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, case, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
+from coordinator.db.intent_row import IntentRow
 from coordinator.db.models import (
     CaseRow,
     ContributorRow,
     EpochRow,
-    IntentRow,
     NodeRow,
     RewardRow,
     StepRow,
@@ -127,6 +127,10 @@ class CaseItem(NamedTuple):
     state: CaseState
     block_number: int
     transaction_hash: str
+    reason: int
+    amount: str | None
+    veto_until: int | None
+    opened_transaction: str | None
 
 
 class TurnItem(NamedTuple):
@@ -163,6 +167,7 @@ class ContributorItem(NamedTuple):
     pardons: int
     staked: str | None
     locked: str | None
+    claimed: str | None
 
 
 class SubmissionSums(NamedTuple):
@@ -303,6 +308,22 @@ class PageQueries:
         if before is not None:
             query = query.where(StepRow.number < before)
         return [StepItem(*row) for row in self._list(query, limit)]
+
+    def find_announced(self, steps: Collection[int | None]) -> dict[int | None, float]:
+        """Unix times at which some policies were read from the chain, by step, as far as they are known."""
+        if not steps:
+            return {}
+        query = select(StepRow.number, StepRow.announced_at).where(StepRow.number.in_(steps))
+        return {row[0]: row[1] for row in self.session.execute(query) if row[1] is not None}
+
+    def list_policy_seconds(self, *, since: float) -> Sequence[float]:
+        """Seconds from the announcement of a policy until a node had it, of each node heard since then, sorted."""
+        query = select(NodeRow.policy_seconds).where(NodeRow.policy_seconds.is_not(None), NodeRow.seen_at > since)
+        return [
+            float(seconds)
+            for seconds in self.session.scalars(query.order_by(NodeRow.policy_seconds))
+            if seconds is not None
+        ]
 
     def list_case_items(
         self, *, before: tuple[int, str] | None = None, limit: int = MAX_ROWS, contributor: str = ""

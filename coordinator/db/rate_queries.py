@@ -6,13 +6,14 @@ removed, because a page shows days.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import JSON, delete, func, insert, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from coordinator.db.column_types import Number
 from coordinator.db.models import Base
-from covey.protocol.api.trainer import StepPoint
+from covey.protocol.api.trainer import StepPoint, TaskTypePoint
 
 MINUTE_SECONDS = 60
 KEPT_SECONDS = 30 * 86_400
@@ -49,6 +50,8 @@ class StepPointRow(Base):
     tokens_per_second: Mapped[float]
     wait_seconds: Mapped[float]
     step_seconds: Mapped[float]
+    task_types: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON(none_as_null=True))
+    """Fields of the step's `TaskTypePoint` objects. None if a version before this column recorded the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,12 @@ class RateQueries:
         query = select(func.coalesce(func.sum(MinuteRow.units), 0)).where(MinuteRow.start >= since)
         return int(self.session.scalar(query) or 0)
 
-    def record_point(self, step: int, point: StepPoint, *, now: float) -> None:
+    def record_point(
+        self, step: int, point: StepPoint, *, now: float, task_types: Sequence[TaskTypePoint] = ()
+    ) -> None:
         """Record the metrics of a step. A later report of the same step replaces them."""
-        self.session.merge(StepPointRow(step=step, reported_at=now, **point.model_dump()))
+        types = [each.model_dump() for each in task_types]
+        self.session.merge(StepPointRow(step=step, reported_at=now, task_types=types, **point.model_dump()))
         self.session.flush()
 
     def list_points(self, *, limit: int) -> Sequence[StepPointRow]:

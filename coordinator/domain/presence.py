@@ -53,6 +53,8 @@ def record_beats(
     counts = repository.count_nodes_of(owners)
     results: list[CoveyError | None] = []
     changes: dict[str, dict[str, object]] = {}
+    advanced = {sign.cached_version for sign in signs if _has_advanced(repository.get_node(sign.node), sign, now)}
+    announced = repository.find_announced(advanced)
     instances: dict[str, str] = {}
     for sign in signs:
         try:
@@ -68,8 +70,17 @@ def record_beats(
             results.append(error)
             continue
         change = changes.setdefault(
-            sign.node, {"address": sign.node, "free_slots": row.free_slots, "waiting_until": row.waiting_until}
+            sign.node,
+            {
+                "address": sign.node,
+                "free_slots": row.free_slots,
+                "waiting_until": row.waiting_until,
+                "policy_seconds": row.policy_seconds,
+            },
         )
+        announced_at = announced.get(sign.cached_version)
+        if announced_at is not None and _has_advanced(row, sign, now):
+            change["policy_seconds"] = max(0.0, now - announced_at)
         change |= {"instance": sign.instance, "seen_at": now, "cached_version": sign.cached_version}
         if sign.is_claim:
             change |= {"free_slots": sign.free_slots, "waiting_until": max(now, sign.waiting_until)}
@@ -106,6 +117,13 @@ def find_silent_since(repository: Repository, now: float) -> float:
     dead_before = now - nodes.INSTANCE_SECONDS
     is_hearing = now - repository.get_fact(HEARD) <= GAP_SECONDS and repository.get_fact(LISTENING) <= dead_before
     return dead_before if is_hearing else 0.0
+
+
+def _has_advanced(row: NodeRow | None, sign: NodeBeat, now: float) -> bool:
+    """Return whether a node that was not silent has a newer policy on disk. The first policy does not count."""
+    if row is None or row.cached_version is None or sign.cached_version is None:
+        return False
+    return row.cached_version < sign.cached_version and row.seen_at > now - nodes.INSTANCE_SECONDS
 
 
 def _require_served(repository: Repository, row: NodeRow, *, rule: StakeRule, count: int) -> None:

@@ -32,6 +32,8 @@ class Stake(NamedTuple):
     staked: int
     locked: int
     """Stake that open cases lock. It may exceed `staked`, because cases also lock stake that is being withdrawn."""
+    claimed: int = 0
+    """Total rewards that the contributor has claimed."""
 
     @property
     def free(self) -> int:
@@ -46,13 +48,14 @@ def record_stake(
     row = repository.require_contributor(contributor)
     if row.stake_block is None or row.stake_block <= block or is_rolled_back:
         row.staked, row.locked, row.stake_block = str(stake.staked), str(stake.locked), block
+        row.claimed = str(stake.claimed)
 
 
 def get_stake(row: ContributorRow | None) -> Stake:
     """Return the stake of a contributor. Raises TransientError("stake_unknown") if it has not been read yet."""
     if row is None or row.staked is None or row.locked is None:
         raise TransientError("stake_unknown", "the contributor's stake has not been read from the chain yet")
-    return Stake(staked=int(row.staked), locked=int(row.locked))
+    return Stake(staked=int(row.staked), locked=int(row.locked), claimed=int(row.claimed or 0))
 
 
 def require_stake(stake: Stake, *, rule: StakeRule, contributor: Address, nodes: int) -> None:

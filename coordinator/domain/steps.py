@@ -95,6 +95,7 @@ def open_step(
     if step is not None and step.record_hash:  # The event was delivered before, possibly in another block.
         if step.record_hash != record_hash:
             _void_work(repository, number, now)
+            step.announced_at = now
         step.record_hash, step.block_number = record_hash, block
         return step
     before = repository.get_step(number - 1)
@@ -103,7 +104,7 @@ def open_step(
             before.state = require_move(STEP_MOVES, before.state, StepState.READY)
         before.state = require_move(STEP_MOVES, before.state, StepState.TRAINED)
     step = step or StepRow(number=number, state=StepState.OPEN)
-    step.record_hash, step.block_number = record_hash, block
+    step.record_hash, step.block_number, step.announced_at = record_hash, block, now
     repository.add(step)
     plan_tasks(repository, params)
     close_step(repository, params)

@@ -1,9 +1,11 @@
 """Builds what pages and their JSON show of the pool as a whole and of its lists, from rows of columns."""
 
+import math
 from collections.abc import Iterable
 
 from coordinator.db.models import SubmissionRow
 from coordinator.db.page_queries import MAX_ROWS, CaseItem, EpochItem, NodeItem
+from coordinator.db.rate_queries import StepPointRow
 from coordinator.db.repository import Repository
 from coordinator.domain import idleness, nodes, pausing
 from coordinator.pages import pool_alarms
@@ -29,13 +31,16 @@ from covey.protocol.api.pages import (
     PolicyItemView,
     PolicyListView,
     RatesView,
+    ReadinessSpread,
 )
-from covey.protocol.api.trainer import StepPoint
+from covey.protocol.api.trainer import StepPoint, TaskTypePoint
 from covey.protocol.ids import Address, Hash
 from covey.protocol.prices import compute_reward
 from covey.protocol.verdict import Reason
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3600
+MOST_TYPES = 8
+"""Maximum number of types of tasks in the overview."""
 CURVE_POINTS = 200
 """Maximum number of points of a curve. A longer course is thinned out evenly."""
 
@@ -66,10 +71,25 @@ def build_overview(ctx: PagesContext, rows: Repository) -> OverviewView:
         hour=_build_hour(rows, now),
         money=money,
         newest=newest,
+        task_types=_list_task_types(points[0]) if points else (),
+        readiness=_measure_readiness(rows, now),
         alarms=pool_alarms.list_alarms(
             ctx, rows, nodes=counts, oldest_s=oldest_s, days_left=money.days_left, newest=newest
         ),
     )
+
+
+def _list_task_types(point: StepPointRow) -> tuple[TaskTypePoint, ...]:
+    types = [TaskTypePoint(**fields) for fields in point.task_types or ()]
+    return tuple(sorted(types, key=lambda each: (-each.share, each.name))[:MOST_TYPES])
+
+
+def _measure_readiness(rows: Repository, now: float) -> ReadinessSpread | None:
+    seconds = rows.list_policy_seconds(since=now - nodes.INSTANCE_SECONDS)
+    if not seconds:
+        return None
+    p50, p95 = (seconds[math.ceil(part * len(seconds)) - 1] for part in (0.5, 0.95))  # nearest ranks
+    return ReadinessSpread(nodes=len(seconds), p50_seconds=p50, p95_seconds=p95)
 
 
 def _build_hour(rows: Repository, now: float) -> HourView:

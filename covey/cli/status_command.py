@@ -199,12 +199,18 @@ def _describe_pool(view: "OverviewView") -> dict[str, str]:
             f"{newest.reward_mean:.3f}, {newest.live_share:.0%} of rollouts have an advantage, "
             f"{newest.truncated_share:.0%} are cut, {newest.tokens_per_second:.0f} tokens/s"
         )
+    if view.task_types:
+        learned += "; " + ", ".join(f"{each.name} {each.reward_mean:.3f}" for each in view.task_types)
+    ready = view.readiness
     known = money.escrow is not None and money.promised is not None
     lasts = "as long as nothing is accepted" if money.days_left is None else f"{money.days_left:.1f} days"
     return {
         "state": f"{state}, step {view.step}, block {view.block}",
         "reward": learned,
-        "nodes": _join(view.nodes.model_dump()),
+        "nodes": _join(view.nodes.model_dump())
+        + (
+            "" if ready is None else f"; a policy takes {ready.p50_seconds:.0f} s, and {ready.p95_seconds:.0f} s at p95"
+        ),
         "tasks": _join(view.tasks),
         "submissions": _join(view.submissions)
         + ("" if oldest is None else f"; the oldest one has waited {describe_duration(oldest)} for its verdict"),

@@ -1,6 +1,6 @@
 """Several environments in one pool, each with its own weight, prompts and rewards."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -13,6 +13,8 @@ from covey.errors import OperatorError, ProtocolError
 KIND = "mixture"
 MAX_WEIGHT = 1 << 20
 """Maximum weight of one environment."""
+TYPE_CHARACTERS = 64
+"""Maximum length of the name of a type of tasks."""
 
 
 class MixturePart(BaseModel):
@@ -35,6 +37,34 @@ class MixtureOptions(BaseModel):
 
     parts: list[MixturePart] = Field(min_length=1, max_length=64)
     """Environments of the mixture. Each prompt comes from one of them."""
+
+    def draw_part(self, draw: int) -> int:
+        """Return the index of the part that a drawn integer selects by weight."""
+        rest = draw_below("part", draw, sum(part.weight for part in self.parts))
+        for number, part in enumerate(self.parts):
+            rest -= part.weight
+            if rest < 0:
+                return number
+        raise AssertionError("the weights of the mixture do not add up to their total")
+
+
+def name_task_types(spec: EnvironmentSpec, draws: Iterable[int]) -> tuple[str, ...]:
+    """Return the type of the task that each drawn integer selects. Example: ("math", "reasoning_gym:gcd", "math").
+
+    A type is the kind of the environment, with its option `name` if it has one. No task is drawn, so a task that is
+    replaced because its prompt is too long has the type of the first draw.
+    """
+    if spec.kind != KIND:
+        name = _name_type(spec.kind, spec.options)
+        return tuple(name for _ in draws)
+    options = MixtureOptions.model_validate(dict(spec.options))
+    names = [_name_type(part.kind, part.options) for part in options.parts]
+    return tuple(names[options.draw_part(draw)] for draw in draws)
+
+
+def _name_type(kind: str, options: JsonObject) -> str:
+    name = options.get("name")
+    return (f"{kind}:{name}" if isinstance(name, str) else kind)[:TYPE_CHARACTERS]
 
 
 class MixtureEnvironment:
@@ -92,12 +122,12 @@ class MixtureEnvironment:
 
     def prompt(self, draw: int) -> Prompt:
         """Return the training prompt of a drawn integer, from the part that the integer selects."""
-        number = self._draw_part(draw)
+        number = self._options.draw_part(draw)
         return self._mark(number, self._parts[number].prompt(draw))
 
     def identify(self, draw: int) -> JsonObject:
         """Return what identifies the prompt for a drawn integer: its part's index, and its identity in that part."""
-        number = self._draw_part(draw)
+        number = self._options.draw_part(draw)
         return {"part": number, "prompt": dict(self._parts[number].identify(draw))}
 
     def held_out(self, n: int) -> list[Prompt]:
@@ -149,14 +179,6 @@ class MixtureEnvironment:
                 "the verification data of a reply does not say which environment of the mixture it belongs to",
             )
         return self._parts[number], replace(reply, verification=verification)
-
-    def _draw_part(self, draw: int) -> int:
-        rest = draw_below("part", draw, self._total)
-        for number, part in enumerate(self._options.parts):
-            rest -= part.weight
-            if rest < 0:
-                return number
-        raise AssertionError("the weights of the mixture do not add up to their total")
 
     def _mark(self, number: int, prompt: Prompt) -> Prompt:
         return replace(prompt, verification={"part": number, "of_part": dict(prompt.verification)})

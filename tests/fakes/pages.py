@@ -8,7 +8,8 @@ import httpx
 
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
-from coordinator.db.models import EpochRow, IntentRow
+from coordinator.db.intent_row import IntentRow
+from coordinator.db.models import EpochRow
 from coordinator.domain.settlement import build_header
 from coordinator.pages.chain_facts import Money, PoolOnChain
 from coordinator.pages.context import PagesContext

@@ -95,7 +95,9 @@ def read(ctx: Context, item: BatchItem, file: bytes) -> AcceptedWork | None:
     work = read_work(item, file, params, vocabulary=vocabulary, decode=ctx.decode)
     if work is not None and not item.replayed:
         work = ctx.regrader.regrade(item, work)
-    return None if work is None else ctx.regrader.count_answers(item, work)
+    if work is None:
+        return None
+    return ctx.regrader.name_types(item, ctx.regrader.count_answers(item, work))
 
 
 async def fetch(ctx: Context, order: BatchOrder) -> list[AcceptedWork | None]:

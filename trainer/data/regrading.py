@@ -10,14 +10,15 @@ from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from covey import slots
-from covey.environments.base import Environment, Grader
+from covey.environments.base import Environment, EnvironmentSpec, Grader
 from covey.environments.grader import is_explained_by_limit
+from covey.environments.mixture import name_task_types
 from covey.model.prompts import PromptFormat
 from covey.model.text import Tokenizer
 from covey.protocol.api.trainer import BatchItem
 from covey.protocol.ids import GroupId, PoolId
 from covey.protocol.params import GradingParams
-from covey.protocol.seeding import SlotDomain
+from covey.protocol.seeding import SlotDomain, compute_prompt_draw
 from covey.runtime.log import get_logger
 from trainer.data.samples import AcceptedWork
 
@@ -27,6 +28,7 @@ class Regrader:
     """Everything that determines the prompts and rewards of a pool."""
 
     pool: PoolId
+    spec: EnvironmentSpec
     environment: Environment
     tokenizer: Tokenizer
     format: PromptFormat
@@ -90,6 +92,12 @@ class Regrader:
             replies = slots.build_replies(rows, prompts, tokenizer=self.tokenizer, ends=self.ends)
             unanswered = sum(not self.environment.has_answer(reply) for reply in replies)
         return replace(work, looked_up=len(rows), unanswered=unanswered)
+
+    def name_types(self, item: BatchItem, work: AcceptedWork) -> AcceptedWork:
+        """Return `work` with the type of the task of each group."""
+        domain, groups = self._build_domain(item), len({row.group for row in work.rollouts})
+        draws = (compute_prompt_draw(domain, group) for group in map(GroupId, range(groups)))
+        return replace(work, task_types=name_task_types(self.spec, draws))
 
     def _build_domain(self, item: BatchItem) -> SlotDomain:
         return SlotDomain(

@@ -21,6 +21,8 @@ class AcceptedWork:
     """Number of finished completions in which the trainer has looked for an answer."""
     unanswered: int = 0
     """Number of these that contain no extractable answer."""
+    task_types: tuple[str, ...] = ()
+    """Type of the task of each group (`covey.environments.mixture.name_task_types`). Empty in `covey train`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from covey.protocol.api.trainer import StepPoint
+from covey.protocol.api.trainer import StepPoint, TaskTypePoint
 from covey.protocol.learning_signs import LearningSign
 from covey.runtime.files import append, read_lines
 from covey.runtime.full_disk import ExplainFullDisk
@@ -19,6 +19,7 @@ from covey.runtime.log import get_logger
 from trainer.config import AlarmSettings
 from trainer.monitoring.alarms import GRADIENT_NORM, SIGNS, find_new_alarms
 from trainer.monitoring.learning import Update, count_dead, find_new_signs, find_signs
+from trainer.monitoring.metric_names import TYPE_REWARD, TYPE_SHARE
 
 Values = Mapping[str, float | int | str]
 Sink = Callable[[str, int, Values], None]
@@ -91,6 +92,23 @@ class TrainingMetrics:
         if newest is None or newest[0] != step or not all(name in newest[1] for name in POINT.values()):
             return None
         return StepPoint(**{field: float(newest[1][name]) for field, name in POINT.items()})
+
+    def list_task_types(self, step: int) -> tuple[TaskTypePoint, ...]:
+        """Return the types of tasks in the newest update. Empty if that is not the one of `step`."""
+        if self._newest is None or self._newest[0] != step:
+            return ()
+        update, (head, tail) = self._newest[1], TYPE_SHARE.split("{}")
+        names = [
+            key.removeprefix(head).removesuffix(tail) for key in update if key.startswith(head) and key.endswith(tail)
+        ]
+        return tuple(
+            TaskTypePoint(
+                name=name,
+                share=float(update[TYPE_SHARE.format(name)]),
+                reward_mean=float(update[TYPE_REWARD.format(name)]),
+            )
+            for name in names
+        )
 
     def has(self, event: str, step: int) -> bool:
         """Return whether the file has a line for this event and step. It may come from an earlier process."""

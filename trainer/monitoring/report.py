@@ -1,7 +1,7 @@
 """The metrics of one step, with the names in `metric_names`."""
 
 from collections.abc import Sequence
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 from covey.environments.base import Environment
 from covey.model.prompts import PromptFormat, decode_question
@@ -9,6 +9,7 @@ from covey.model.text import Tokenizer
 from covey.protocol.ids import Step
 from trainer.algorithm.learner import UpdateMetrics
 from trainer.data.samples import AcceptedWork, Sample
+from trainer.monitoring.metric_names import TYPE_REWARD, TYPE_SHARE
 
 DIGITS = 9
 """Number of decimal places to which a reward's task component is rounded before rewards are compared."""
@@ -55,7 +56,22 @@ def build_report(
         "batch/completion_tokens": sum(len(s.tokens) for s in samples) / count,
         "batch/left_out": len(works) - len(kept),
         "batch/regraded": sum(work.regraded for work in kept),
-    }
+    } | _split_by_type(samples, kept)
+
+
+def _split_by_type(samples: Sequence[Sample], works: Sequence[AcceptedWork]) -> dict[str, float]:
+    """Return share and mean reward of the samples of each type of tasks. Samples without a type are left out."""
+    types = {(work.task, group): name for work in works for group, name in enumerate(work.task_types)}
+    rewards: dict[str, list[float]] = {}
+    for sample in samples:
+        name = types.get((sample.id.task, sample.id.group))
+        if name is not None:
+            rewards.setdefault(name, []).append(sample.reward)
+    metrics: dict[str, float] = {}
+    for name, earned in sorted(rewards.items()):
+        metrics[TYPE_SHARE.format(name)] = len(earned) / len(samples)
+        metrics[TYPE_REWARD.format(name)] = fmean(earned)
+    return metrics
 
 
 def split_rewards(

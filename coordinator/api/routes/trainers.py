@@ -38,7 +38,7 @@ async def report_learning(state: State, _: Trainer, body: LearningReport) -> Non
     def record(rows: Repository) -> bool:
         now = ctx.clock()
         if body.point is not None and body.steps:
-            rows.record_point(body.steps - 1, body.point, now=now)
+            rows.record_point(body.steps - 1, body.point, now=now, task_types=body.task_types)
         return pausing.record_report(rows, steps=body.steps, signs=body.signs, pause=body.pause, now=now)
 
     is_new = await ctx.database.run(record, name="record_report")

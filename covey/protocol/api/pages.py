@@ -7,7 +7,7 @@ unit. All values can be read by anyone, so no completion of an open epoch is amo
 from pydantic import Field
 
 from covey.protocol.api.common import AddressText, Body, HashText, UInt64, Word
-from covey.protocol.api.trainer import StepPoint
+from covey.protocol.api.trainer import StepPoint, TaskTypePoint
 
 Amount = int
 """Amount in the token's smallest unit."""
@@ -57,6 +57,18 @@ class MoneyView(Body):
     """Days until the escrow is promised, at that rate. None: nothing was accepted, or the escrow is not known."""
 
 
+class ReadinessSpread(Body):
+    """Seconds from the announcement of a policy until a node has it, over nodes that were heard lately.
+
+    Of each node, the last policy that followed another one counts.
+    """
+
+    nodes: UInt64
+    """Number of these nodes."""
+    p50_seconds: float
+    p95_seconds: float
+
+
 class AlarmView(Body):
     """What needs an operator, in the same words on pages, in the API and in `covey status`.
 
@@ -102,6 +114,10 @@ class OverviewView(Body):
     money: MoneyView
     newest: StepPoint | None
     """Metrics of the newest step that the trainer reported."""
+    task_types: tuple[TaskTypePoint, ...]
+    """Types of tasks in the batch of that step, at most 8, the largest first."""
+    readiness: ReadinessSpread | None
+    """None: no node that was heard lately has followed a policy."""
     alarms: tuple[AlarmView, ...]
     """What needs an operator, most urgent first."""
 

@@ -64,6 +64,17 @@ class StepPoint(Body):
     """Seconds of the whole step, including the wait."""
 
 
+class TaskTypePoint(Body):
+    """Part of one type of tasks in a batch. Example: TaskTypePoint(name="math", share=0.75, reward_mean=0.4)."""
+
+    name: str = Field(min_length=1, max_length=64)
+    """Kind of the environment, with its option `name` if it has one."""
+    share: float = Field(ge=0, le=1)
+    """Share of the batch's rollouts."""
+    reward_mean: Metric
+    """Mean reward of these rollouts."""
+
+
 class LearningReport(Body):
     """Whether the run can learn, after each step. Example: steps=24, signs=("no_live_group",), pause=False."""
 
@@ -75,3 +86,5 @@ class LearningReport(Body):
     """Whether new tasks are to be paused. A report that is repeated after the operator has resumed pauses nothing."""
     point: StepPoint | None = None
     """Metrics of the newest step, whose number is `steps` - 1. None: the trainer has none."""
+    task_types: tuple[TaskTypePoint, ...] = Field(default=(), max_length=64)
+    """Types of tasks in the batch of that step."""

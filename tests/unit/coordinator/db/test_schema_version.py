@@ -31,7 +31,7 @@ STARTING = 3
 ANOTHER = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "another", "0002"
+revision, down_revision = "another", "0003"
 def upgrade():
     op.add_column("facts", sa.Column("more", sa.Integer(), nullable=True))
 """
@@ -109,7 +109,7 @@ def test_prepare__tables_of_a_later_version__are_refused_and_kept(database: Data
                 act()
     finally:
         with database.write() as rows:
-            rows.session.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+            rows.session.execute(text("UPDATE alembic_version SET version_num = '0003'"))
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])

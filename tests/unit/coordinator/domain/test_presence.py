@@ -124,6 +124,28 @@ def test_record_signs__ten_times_as_many_nodes__need_no_more_queries(pool: FakeP
     assert count([claim(name) for name in names]) == few
 
 
+def test_record_signs__newer_policy_on_disk__has_the_seconds_since_its_announcement(pool: FakePool):
+    """The first policy, an old one, and one after a silence do not count."""
+    pool.register("a", "b")
+    pool.publish(0)
+    pool.now += 7
+    record(pool, make_sign("a", cached_version=0))
+    assert pool.node("a").policy_seconds is None
+    pool.publish(1)
+    pool.now += 12.5
+    assert record(pool, make_sign("a", cached_version=1), make_sign("b", cached_version=0)) == [None, None]
+    assert (pool.node("a").policy_seconds, pool.node("b").policy_seconds) == (12.5, None)
+    pool.now += 5
+    record(pool, make_sign("a", cached_version=1))
+    record(pool, make_sign("a", cached_version=0))
+    assert pool.node("a").policy_seconds == 12.5
+    pool.now += nodes.INSTANCE_SECONDS
+    record(pool, make_sign("b", cached_version=1))
+    assert pool.node("b").policy_seconds is None
+    with pool.database.read() as rows:
+        assert rows.list_policy_seconds(since=0.0) == [12.5]
+
+
 # -- dead nodes
 
 

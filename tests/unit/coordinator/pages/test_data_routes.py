@@ -6,10 +6,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.domain import pausing
+from coordinator.domain.pausing import PausedBy
+from coordinator.pages.chain_facts import Money
 from coordinator.pages.pages_application import build_pages
+from covey.protocol.api.trainer import TaskTypePoint
 from covey.protocol.verdict import Reason
 from tests.fakes.pages import make_pages_context, open_pages, settle
 from tests.fakes.pool import FakePool, make_address, make_hash
+from tests.unit.coordinator.db.test_rate_queries import POINT
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +45,33 @@ async def test_overview__a_pool_with_everything__counts_all_in_less_than_2_kb(cl
         "price": 3_000_000, "escrow": 1000, "promised": 100, "spent_per_day": spent, "days_left": 900 / spent,
     }  # fmt: skip
     assert len(answer.content) < 2000
+
+
+async def test_overview__types_readiness_and_two_alarms__are_in_less_than_2_kb(pool: FakePool, tmp_path: Path):
+    """Eight nodes have the policy after 1 to 8 s, and a ninth one is silent. Nine types are in the newest batch."""
+    names = [f"node {i}" for i in range(9)]
+    pool.register(*names)
+    types = [TaskTypePoint(name=f"kind_{i}:name", share=i / 100, reward_mean=0.123456) for i in range(9)]
+    with pool.database.write() as rows:
+        rows.update_nodes(
+            [
+                {"address": make_address(name), "policy_seconds": i + 1.0, "seen_at": 0.0 if i == 8 else pool.now}
+                for i, name in enumerate(names)
+            ]
+        )
+        rows.record_point(3, POINT, now=pool.now, task_types=types)
+        pausing.set_paused(rows, by=PausedBy.OPERATOR, is_paused=True, now=1.0)
+    ctx = make_pages_context(pool, tmp_path)
+    ctx.chain.money = Money(escrow=100, promised=100)
+    async with open_pages(ctx) as client:
+        answer, page = await client.get("/v1/overview"), await client.get("/")
+    body = answer.json()
+    assert body["readiness"] == {"nodes": 8, "p50_seconds": 4.0, "p95_seconds": 8.0}
+    assert [each["name"] for each in body["task_types"]] == [f"kind_{i}:name" for i in range(8, 0, -1)]
+    assert [each["code"] for each in body["alarms"]] == ["paused", "escrow_empty"]
+    assert len(answer.content) < 2000
+    for text in ("kind_8:name", "policy ready, median", "4.0 s"):
+        assert text in page.text
 
 
 async def test_submissions_of_address__two_pages__have_all_in_order_and_add_up(client: httpx.AsyncClient):

@@ -16,7 +16,9 @@ from covey.local.folder import PROCESSES_FILE, write_processes
 from covey.local.folder_status import StatesFile
 from covey.local.keeper import KeptProcess, locked
 from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.api.pages import AlarmView, HourView, MoneyView, NodeCountsView, OverviewView
+from covey.protocol.api.pages import AlarmView, HourView, MoneyView, NodeCountsView, OverviewView, ReadinessSpread
+from covey.protocol.api.trainer import TaskTypePoint
+from tests.unit.coordinator.db.test_rate_queries import POINT
 
 pytestmark = pytest.mark.unit
 PAGES = "http://127.0.0.1:8004"
@@ -43,6 +45,8 @@ def make_overview(**changes: Any) -> OverviewView:
             decimals=1, symbol="CVT", price=1, escrow=500, promised=20, spent_per_day=100, days_left=4.8
         ),
         "newest": None,
+        "task_types": (),
+        "readiness": None,
         "alarms": (SHORT,),
     }
     return OverviewView(**(values | changes))
@@ -86,6 +90,17 @@ def test_describe_pool__counts_and_money__are_ten_lines():
         "escrow": "50 CVT, of which 2 CVT is promised",
         "lasts": "4.8 days",
     }
+
+
+def test_describe_pool__trained_on_two_types__names_their_rewards_and_the_readiness():
+    types = (
+        TaskTypePoint(name="math", share=0.75, reward_mean=0.5),
+        TaskTypePoint(name="gcd", share=0.25, reward_mean=0.25),
+    )
+    ready = ReadinessSpread(nodes=7, p50_seconds=12.4, p95_seconds=31.0)
+    shown = status_command._describe_pool(make_overview(newest=POINT, task_types=types, readiness=ready))
+    assert shown["reward"].endswith("120 tokens/s; math 0.500, gcd 0.250")
+    assert shown["nodes"] == "1 suspended, 2 waiting, 5 busy; a policy takes 12 s, and 31 s at p95"
 
 
 def test_status__running_folder__is_well_and_names_alarms_and_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch):

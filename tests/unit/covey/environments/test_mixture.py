@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from covey.environments.base import EnvironmentSpec
+from covey.environments.mixture import name_task_types
 from covey.environments.registry import load
 from covey.errors import OperatorError, ProtocolError
 from tests.fakes.grading import grade_text
@@ -42,6 +43,14 @@ def test_prompt__part__is_the_parts_own_prompt_of_the_draw() -> None:
         alone.prompt(draw), verification={"part": 0, "of_part": alone.prompt(draw).verification}
     )
     assert MIXED.identify(draw) == {"part": 0, "prompt": alone.identify(draw)}
+
+
+def test_name_task_types__mixture__are_those_of_the_prompts() -> None:
+    spec = EnvironmentSpec(kind="mixture", options={"parts": [SPELL, GCD]})
+    names = name_task_types(spec, range(99))
+    spelled = [bool(MIXED.prompt(draw).system) for draw in range(99)]
+    assert names == tuple("reasoning_gym:spell_backward" if each else "reasoning_gym:gcd" for each in spelled)
+    assert name_task_types(EnvironmentSpec(kind="math"), range(2)) == ("math", "math")
 
 
 def test_grade__part__grades_with_its_own_extraction_and_targets() -> None:

@@ -72,6 +72,18 @@ def test_build_report__update_without_samples__is_in_no_mean() -> None:
     assert (report["policy/entropy"], report["policy/loss"], report["batch/tokens"]) == (3.0, 0.5, 16)
 
 
+def test_build_report__two_types_of_tasks__have_their_shares_and_mean_rewards() -> None:
+    ids = [RolloutId(task=TaskId(7), group=GroupId(i // 2), sibling=i % 2) for i in range(4)]
+    samples = [replace(sample, id=each) for sample, each in zip(SAMPLES, ids, strict=True)]
+    work = replace(build_work(), task=TaskId(7), task_types=("gcd", "math"))
+    report = build_report(samples, [], step=Step(5), works=[work])
+    found = {name: value for name, value in report.items() if name.startswith("task_type/")}
+    assert found == {
+        "task_type/gcd/share": 0.5, "task_type/gcd/reward": 0.5,
+        "task_type/math/share": 0.5, "task_type/math/reward": 0.0,
+    }  # fmt: skip
+
+
 def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
     report = build_report([], [], step=Step(5), works=[None] * 4)
     assert report["batch/left_out"] == 4
