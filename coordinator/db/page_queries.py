@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from coordinator.db.intent_row import IntentRow
 from coordinator.db.models import (
     CaseRow,
+    ChallengeRow,
     ContributorRow,
     EpochRow,
     NodeRow,
@@ -286,6 +287,13 @@ class PageQueries:
         """Some epochs by number, as far as they exist."""
         query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.number.in_(sorted(epochs)[:MAX_ROWS]))
         return {row[0]: EpochItem(*row) for row in self.session.execute(query)}
+
+    def count_open_challenges(self, contributor: str) -> int:
+        """Number of open omission challenges about receipts of a contributor."""
+        is_about = ChallengeRow.receipt_hash == SubmissionRow.receipt_hash
+        query = select(func.count()).select_from(ChallengeRow).join(SubmissionRow, is_about)
+        query = query.where(SubmissionRow.contributor == contributor, ChallengeRow.decided_block.is_(None))
+        return self.session.scalar(query) or 0
 
     def find_transactions(self, pool: int, epochs: Collection[int]) -> dict[int, str]:
         """Hashes of the transactions that posted some epochs, as far as this database has sent them."""

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from coordinator.db.repository import Repository
-from coordinator.pages import pool_views, submission_views
+from coordinator.pages import address_views, case_views, pool_views, submission_views
 from coordinator.pages.pages_state import PagesState, get_pages
 from covey.protocol.api.common import AddressText, Body, HashText
 from covey.protocol.api.pages import (
     AddressView,
+    CaseDetail,
     CaseListView,
     CurveView,
     EpochItemView,
@@ -112,7 +113,13 @@ async def list_cases(
     before: Annotated[str, Query(pattern="^([0-9]{1,18}-0x[0-9a-f]{64})?$")] = "",
 ) -> Response:
     """Slashing cases, newest first."""
-    return await _send(pages, request, lambda rows: pool_views.build_cases(rows, before=before, limit=limit))
+    return await _send(pages, request, lambda rows: case_views.build_cases(rows, before=before, limit=limit))
+
+
+@router.get("/cases/{receipt_hash}", response_model=CaseDetail)
+async def get_case(pages: Pages, request: Request, receipt_hash: HashText) -> Response:
+    """One case with its votes, the window of its veto, and its outcome. Raises ProtocolError("unknown_case")."""
+    return await _send(pages, request, lambda rows: case_views.build_case(pages.ctx, rows, receipt_hash))
 
 
 @router.get("/validators", response_model=JudgeListView)
@@ -126,7 +133,7 @@ async def get_address(pages: Pages, request: Request, address: AddressText) -> R
     """One contributor: its standing, its pay, its nodes. Raises ProtocolError("unknown_address")."""
     now = pages.ctx.clock
     return await _send(
-        pages, request, lambda rows: pool_views.build_address(pages.ctx, rows, Address(address), now=now())
+        pages, request, lambda rows: address_views.build_address(pages.ctx, rows, Address(address), now=now())
     )
 
 

@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 
 from coordinator.db.repository import Repository
 from coordinator.domain import node_details
-from coordinator.pages import pool_views, submission_views
+from coordinator.pages import address_views, case_views, pool_views, submission_views
 from coordinator.pages.pages_state import PagesState, get_pages
 from coordinator.pages.templates_engine import render
 from covey.errors import CoveyError, ProtocolError, TransientError
@@ -100,7 +100,7 @@ async def show_address(pages: Pages, request: Request, address: str, before: str
 
     def build(rows: Repository) -> Values:
         who = _require_address(address)
-        view = pool_views.build_address(ctx, rows, who, now=ctx.clock())
+        view = address_views.build_address(ctx, rows, who, now=ctx.clock())
         found = submission_views.build_submissions(ctx, rows, before=read_number(before), limit=PART, contributor=who)
         return {"address": view, "submissions": found, "price": ctx.terms.reward_per_million}
 
@@ -167,9 +167,17 @@ async def show_cases(pages: Pages, request: Request, before: str = "") -> Respon
         request,
         "cases.html",
         lambda rows: {
-            "cases": pool_views.build_cases(rows, before=_read_case_key(before), limit=PART),
+            "cases": case_views.build_cases(rows, before=_read_case_key(before), limit=PART),
             "veto_window": pages.ctx.terms.veto_window,
         },
+    )
+
+
+@router.get("/cases/{receipt_hash}")
+async def show_case(pages: Pages, request: Request, receipt_hash: str) -> Response:
+    """One case: its votes, the window of its veto, its outcome and its transactions."""
+    return await show(
+        pages, request, "case.html", lambda rows: {"case": case_views.build_case(pages.ctx, rows, receipt_hash)}
     )
 
 

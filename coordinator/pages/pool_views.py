@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from coordinator.db.models import SubmissionRow
-from coordinator.db.page_queries import MAX_ROWS, CaseItem, EpochItem, NodeItem
+from coordinator.db.page_queries import MAX_ROWS, EpochItem, NodeItem
 from coordinator.db.rate_queries import StepPointRow
 from coordinator.db.repository import Repository
 from coordinator.domain import idleness, nodes, pausing
@@ -12,9 +12,6 @@ from coordinator.pages import pool_alarms
 from coordinator.pages.context import PagesContext
 from covey.errors import ProtocolError
 from covey.protocol.api.pages import (
-    AddressView,
-    CaseItemView,
-    CaseListView,
     CurvePointView,
     CurveView,
     EpochItemView,
@@ -229,27 +226,6 @@ def build_policies(rows: Repository, *, before: int | None = None, limit: int = 
     return PolicyListView(items=items, before=last)
 
 
-def build_cases(rows: Repository, *, before: str = "", limit: int = MAX_ROWS) -> CaseListView:
-    """Return the newest cases first, from the one after the key `before` on, which is "BLOCK-RECEIPT"."""
-    block, _, receipt_hash = before.partition("-")
-    found = rows.list_case_items(before=(int(block), receipt_hash) if before else None, limit=limit)
-    is_full = len(found) == min(limit, MAX_ROWS)
-    last = f"{found[-1].block_number}-{found[-1].receipt_hash}" if is_full else None
-    return CaseListView(items=tuple(map(describe_case, found)), before=last)
-
-
-def describe_case(item: CaseItem) -> CaseItemView:
-    """Describe a case."""
-    return CaseItemView(
-        receipt_hash=Hash(item.receipt_hash),
-        node=Address(item.node),
-        contributor=Address(item.contributor),
-        state=item.state,
-        block=item.block_number,
-        transaction=Hash(item.transaction_hash),
-    )
-
-
 def build_judges(ctx: PagesContext, rows: Repository, *, now: float) -> JudgeListView:
     """Return the validators that the chain names and those that were seen, by address."""
     seen = {item.address: item for item in rows.list_validator_items()}
@@ -269,35 +245,6 @@ def build_judges(ctx: PagesContext, rows: Repository, *, now: float) -> JudgeLis
             )
         )
     return JudgeListView(items=tuple(items))
-
-
-def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now: float) -> AddressView:
-    """Return a contributor. Raises ProtocolError("unknown_address") if it never had a node."""
-    standing = rows.find_contributor_item(address)
-    found = rows.list_node_items(contributor=address)
-    if standing is None and not found:
-        raise ProtocolError("unknown_address", f"no node of {address} was ever registered here", status=404)
-    sums, price = rows.sum_submissions(address), ctx.terms.reward_per_million
-    count = rows.count_nodes_of([address]).get(address, 0)
-    staked, locked = (standing.staked, standing.locked) if standing else (None, None)
-    return AddressView(
-        address=address,
-        suspended=standing.suspended if standing else "",
-        strikes=standing.strikes if standing else 0,
-        pardons=standing.pardons if standing else 0,
-        dropped=standing.dropped if standing else 0,
-        staked=None if staked is None else int(staked),
-        locked=None if locked is None else int(locked),
-        required=ctx.terms.min_stake * count,
-        submissions=sums.submissions,
-        undecided=sums.undecided,
-        accepted=sums.accepted,
-        settled=compute_reward(sums.units_settled, price),
-        waiting=compute_reward(sums.units_waiting, price),
-        day=compute_reward(rows.sum_units_since(address, since=now - DAY_SECONDS), price),
-        nodes=tuple(describe_node(item, now) for item in found),
-        cases=tuple(map(describe_case, rows.list_case_items(contributor=address))),
-    )
 
 
 def name_reason(reason: int) -> str:

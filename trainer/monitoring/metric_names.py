@@ -43,8 +43,8 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "batch/unanswered_share": "Share of the finished completions that contain no extractable answer, in a sample: "
         "the first group of each submission.",
         "batch/live_share": "Share of rollouts with a nonzero advantage.",
-        TYPE_SHARE: "Share of the batch's rollouts with this type of tasks: the kind of the environment, with its option "
-        "`name` if it has one. Absent in `covey train`.",
+        TYPE_SHARE: "Share of the batch's rollouts with this type of tasks: the kind of the environment, with its "
+        "option `name` if it has one. Absent in `covey train`.",
         TYPE_REWARD: "Mean reward of these rollouts.",
         "batch/left_out": "Number of submissions that were skipped because they could not be trained on.",
         "batch/regraded": "Number of rollouts without a replay whose claimed reward differs from the trainer's "

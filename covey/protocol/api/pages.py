@@ -267,6 +267,37 @@ class CaseItemView(Body):
     transaction: HashText
 
 
+class CaseVoteView(Body):
+    """A validator's verdict about the submission of a case."""
+
+    validator: AddressText
+    outcome: Word
+    """"accept", "reject" or "unknown"."""
+    reason: Word
+    replayed: bool
+    """Whether it replayed all rows."""
+    opened_at: float
+    """Unix seconds at which its turn was opened."""
+
+
+class CaseDetail(CaseItemView):
+    """A slashing case with its votes and the window of its veto."""
+
+    reason: Word
+    """Reason for which the case was opened. "unknown" if an earlier version recorded it."""
+    amount: Amount | None
+    """Stake that the case locks. None if an earlier version recorded it, as for the next two fields."""
+    veto_until: UInt64 | None
+    """Unix seconds until which the arbiter can veto the case."""
+    opened_transaction: HashText | None
+    decided_at: float | None
+    """Unix seconds at which the quorum decided. None: this coordinator does not know the submission."""
+    sentence: str
+    """What became of the case, or what can still become of it."""
+    votes: tuple[CaseVoteView, ...]
+    """Revealed verdicts. Empty until the submission is decided."""
+
+
 class CaseListView(Body):
     """Cases, newest first."""
 
@@ -308,6 +339,14 @@ class AddressView(Body):
     """Stake on chain. None: it is not looked up yet."""
     locked: Amount | None
     """Stake that cases lock."""
+    claimed: Amount | None
+    """Rewards that it has claimed on chain. None: they are not looked up yet."""
+    validator_bond: Amount | None
+    """Its bond as a validator. None: it is not a validator, or the chain's node has not answered."""
+    open_challenges: UInt64
+    """Number of open omission challenges about its receipts."""
+    omission_bonds_wei: Amount
+    """Bonds in ether that these challenges hold, in wei."""
     required: Amount
     """Stake that its nodes require."""
     submissions: UInt64
@@ -319,6 +358,10 @@ class AddressView(Body):
     """Pay of its accepted submissions that no epoch holds yet."""
     day: Amount
     """Pay of its submissions of the last 24 hours that are accepted."""
+    expected_day: Amount
+    """Pay of a day at the rate of its accepted submissions of the last hour."""
+    sentence: str
+    """Whether work comes to its nodes, and otherwise why not."""
     nodes: tuple[NodeItemView, ...]
     cases: tuple[CaseItemView, ...]
 

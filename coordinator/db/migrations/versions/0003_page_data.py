@@ -1,5 +1,7 @@
 """What pages show of policies, claims, cases and types of tasks. Earlier rows have no value in the new columns."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -9,7 +11,7 @@ branch_labels = None
 depends_on = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_COLUMNS = (
+_COLUMNS: tuple[tuple[str, sa.Column[Any]], ...] = (
     ("steps", sa.Column("announced_at", sa.Double(), nullable=True)),
     ("nodes", sa.Column("policy_seconds", sa.Double(), nullable=True)),
     ("contributors", sa.Column("claimed", sa.String(78), nullable=True)),
