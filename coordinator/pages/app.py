@@ -14,6 +14,7 @@ from coordinator.domain.stakes import StakeRule
 from coordinator.pages.chain_facts import PoolOnChain
 from coordinator.pages.context import PagesContext
 from coordinator.pages.pages_application import build_pages
+from coordinator.pages.policy_sources import PolicySources
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
@@ -55,6 +56,7 @@ def build(config: CoordinatorConfig) -> PagesContext:
         database=database,
         store=ObjectStore.open(config.store, LinkSigner(secret=b"", base_url=config.base_url)),
         chain=PoolOnChain(client, contracts, pool, terms),
+        sources=PolicySources(pool, config.relays),
         executor=BoundedExecutor("chain's node or store", threads=4, patience_s=15.0),
         clock=time.time,
         stop=asyncio.Event(),

@@ -8,6 +8,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
 from coordinator.domain.stakes import StakeRule
 from coordinator.pages.chain_facts import PoolOnChain
+from coordinator.pages.policy_sources import PolicySources
 from covey.chain.amounts import TokenUnit
 from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
@@ -29,6 +30,7 @@ class PagesContext:
     """Opened read-only."""
     store: ObjectStore
     chain: PoolOnChain
+    sources: PolicySources
     executor: BoundedExecutor
     """Threads for the chain's node, the object store and the decoding of files."""
     clock: Callable[[], float]

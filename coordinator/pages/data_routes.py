@@ -102,7 +102,9 @@ async def get_leaf(pages: Pages, number: Number, receipt_hash: HashText) -> Leaf
 @router.get("/policies", response_model=PolicyListView)
 async def list_policies(pages: Pages, request: Request, limit: Limit = 100, before: Before = None) -> Response:
     """Policies, newest first."""
-    return await _send(pages, request, lambda rows: pool_views.build_policies(rows, before=before, limit=limit))
+    return await _send(
+        pages, request, lambda rows: pool_views.build_policies(pages.ctx, rows, before=before, limit=limit)
+    )
 
 
 @router.get("/cases", response_model=CaseListView)

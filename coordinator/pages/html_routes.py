@@ -155,7 +155,7 @@ async def show_policies(pages: Pages, request: Request, before: str = "") -> Res
         pages,
         request,
         "policies.html",
-        lambda rows: {"policies": pool_views.build_policies(rows, before=read_number(before), limit=PART)},
+        lambda rows: {"policies": pool_views.build_policies(pages.ctx, rows, before=read_number(before), limit=PART)},
     )
 
 

@@ -62,7 +62,8 @@ class PagesState:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Run the tasks of this process within the block."""
-        tasks = [asyncio.create_task(each) for each in (self.changes.run(), self.events.run(), self._look_at_chain())]
+        loops = self.changes.run(), self.events.run(), self._look_at_chain(), self._look_at_sources()
+        tasks = [asyncio.create_task(each) for each in loops]
         for task in tasks:
             task.add_done_callback(lambda _: self.ctx.stop.set())  # None of them ends before the process is to end.
         try:
@@ -78,6 +79,14 @@ class PagesState:
                 await self.ctx.executor.run(self.ctx.chain.refresh)
             except TransientError as error:
                 get_logger().warning("the chain's node does not answer", code=error.code, message=error.message)
+            await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
+
+    async def _look_at_sources(self) -> None:
+        while not self.ctx.stop.is_set():
+            try:
+                await self.ctx.executor.run(self.ctx.sources.refresh)
+            except TransientError as error:
+                get_logger().warning("origins and relays were not asked", code=error.code, message=error.message)
             await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
 
 

@@ -27,6 +27,7 @@ from covey.protocol.api.pages import (
     OverviewView,
     PolicyItemView,
     PolicyListView,
+    PolicyWayView,
     RatesView,
     ReadinessSpread,
 )
@@ -207,7 +208,9 @@ def name_epoch_state(ctx: PagesContext, item: EpochItem) -> str:
     return "final" if item.final_at is not None and item.final_at <= chain_time else "posted"
 
 
-def build_policies(rows: Repository, *, before: int | None = None, limit: int = MAX_ROWS) -> PolicyListView:
+def build_policies(
+    ctx: PagesContext, rows: Repository, *, before: int | None = None, limit: int = MAX_ROWS
+) -> PolicyListView:
     """Return the newest policies first, from the one before `before` on."""
     found = rows.list_step_items(before=before, limit=limit)
     last = found[-1].number if len(found) == min(limit, MAX_ROWS) and found[-1].number else None
@@ -220,6 +223,10 @@ def build_policies(rows: Repository, *, before: int | None = None, limit: int = 
             accepted_groups=item.accepted_groups,
             batch_groups=item.packed_groups,
             batch_live_groups=item.packed_live_groups,
+            ways=tuple(
+                PolicyWayView(kind="delta" if way.is_delta else "full", size=way.size, sources=way.sources)
+                for way in ctx.sources.find(item.record_hash)
+            ),
         )
         for item in found
     )

@@ -14,6 +14,7 @@ from coordinator.domain.settlement import build_header
 from coordinator.pages.chain_facts import Money, PoolOnChain
 from coordinator.pages.context import PagesContext
 from coordinator.pages.pages_application import build_pages
+from coordinator.pages.policy_sources import PolicySources
 from covey.chain.node_answers import Block
 from covey.chain.outbox import IntentState
 from covey.object_store import LinkSigner, ObjectStore
@@ -61,6 +62,7 @@ def make_pages_context(pool: FakePool, folder: Path, **settings: Any) -> PagesCo
         database=pool.database,
         store=ObjectStore.open(f"file://{folder / 'store'}", LinkSigner(secret=b"", base_url="")),
         chain=cast(PoolOnChain, FakePoolOnChain(pool)),
+        sources=PolicySources(PoolId(POOL), config.relays),
         executor=BoundedExecutor("test", threads=1, patience_s=5.0),
         clock=lambda: pool.now,
         stop=asyncio.Event(),

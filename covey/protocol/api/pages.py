@@ -232,6 +232,17 @@ class LeafView(Body):
     """Hash of the epoch's header on chain, which contains the root. None: it is not posted."""
 
 
+class PolicyWayView(Body):
+    """A way to fetch a policy."""
+
+    kind: Word
+    """"full", or "delta" if it needs an earlier policy."""
+    size: UInt64
+    """Size in bytes, as the sources say."""
+    sources: tuple[str, ...]
+    """Base URLs of the origins and relays that serve it."""
+
+
 class PolicyItemView(Body):
     """A policy, with the batch that the next one is trained on."""
 
@@ -245,6 +256,8 @@ class PolicyItemView(Body):
     """Accepted groups that were generated with it."""
     batch_groups: UInt64
     batch_live_groups: UInt64
+    ways: tuple[PolicyWayView, ...]
+    """Ways to fetch it, whole ones first. Empty: no origin or relay has answered that it serves the policy."""
 
 
 class PolicyListView(Body):

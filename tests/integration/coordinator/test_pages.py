@@ -15,6 +15,7 @@ from covey.errors import TransientError
 from covey.runtime.http import find_free_ports
 from tests.fakes.coordinator_processes import CoordinatorProcesses
 from tests.fakes.network import CoordinatorHarness, create_pool
+from tests.fakes.pages import open_pages
 from tests.fakes.pool import make_params
 from tests.integration.chain.conftest import Chain
 
@@ -61,6 +62,23 @@ async def test_pages__started_before_serve__show_the_pool_and_its_events(process
             assert (answer.status_code, answer.headers["location"]) == (307, f"{config.pages_base_url}/")
     pages.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(pages.wait, HANG_S) == 0
+
+
+async def test_policies__a_relay_serves_one__shows_its_size_kind_and_source(harness: CoordinatorHarness, relay: str):
+    await harness.follow()
+    ctx = app.build(harness.ctx.config.model_copy(update={"relays": (relay,)}))
+    try:
+        await ctx.executor.run(ctx.sources.refresh)
+        async with open_pages(ctx) as client:
+            newest, *_ = (await client.get("/v1/policies")).json()["items"]
+            page = (await client.get("/policies")).text
+        (way,) = newest["ways"]
+        assert (newest["step"], way["kind"], way["sources"]) == (1, "full", [relay])
+        assert way["size"] >= 2 * 2048, "the weights have 2048 values of two bytes"
+        assert f"full, {way['size']:,} bytes, 1 source" in page
+    finally:
+        ctx.database.close()
+        ctx.executor.close()
 
 
 async def test_build__a_running_coordinator__reads_chain_and_rows_and_cannot_write(harness: CoordinatorHarness):
