@@ -10,6 +10,7 @@ from coordinator.db.repository import Repository
 from coordinator.pages import address_views, case_views, pool_views, submission_views
 from coordinator.pages.pages_state import PagesState, get_pages
 from covey.protocol.api.common import AddressText, Body, HashText
+from covey.protocol.api.overview import OverviewView
 from covey.protocol.api.pages import (
     AddressView,
     CaseDetail,
@@ -20,7 +21,6 @@ from covey.protocol.api.pages import (
     JudgeListView,
     LeafView,
     NodeListView,
-    OverviewView,
     PolicyListView,
     RatesView,
     SubmissionListView,

@@ -11,7 +11,7 @@ from coordinator.domain import pausing, sum_limits
 from coordinator.pages.chain_facts import LOOK_SECONDS
 from coordinator.pages.context import PagesContext
 from coordinator.pages.templates_engine import show_amount
-from covey.protocol.api.pages import AlarmView
+from covey.protocol.api.overview import AlarmView
 from covey.protocol.api.trainer import StepPoint
 from covey.protocol.learning_signs import LearningSign
 

@@ -11,25 +11,21 @@ from coordinator.domain import idleness, nodes, pausing
 from coordinator.pages import pool_alarms
 from coordinator.pages.context import PagesContext
 from covey.errors import ProtocolError
+from covey.protocol.api.overview import HourView, MoneyView, NodeCountsView, OverviewView, ReadinessSpread
 from covey.protocol.api.pages import (
     CurvePointView,
     CurveView,
     EpochItemView,
     EpochListView,
-    HourView,
     JudgeListView,
     JudgeView,
     MinuteView,
-    MoneyView,
-    NodeCountsView,
     NodeItemView,
     NodeListView,
-    OverviewView,
     PolicyItemView,
     PolicyListView,
     PolicyWayView,
     RatesView,
-    ReadinessSpread,
 )
 from covey.protocol.api.trainer import StepPoint, TaskTypePoint
 from covey.protocol.ids import Address, Hash

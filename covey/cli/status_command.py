@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from covey.local.folder_status import FolderStatus
-    from covey.protocol.api.pages import OverviewView
+    from covey.protocol.api.overview import OverviewView
     from covey.protocol.api.public import NodeDetail
 
 WATCH_SECONDS = 2.0

@@ -28,7 +28,7 @@ from covey.network.submission_parts import read_parts
 from covey.protocol import http_signatures
 from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.operator import PardonRequest, PardonResponse, PauseRequest
-from covey.protocol.api.pages import OverviewView
+from covey.protocol.api.overview import OverviewView
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (

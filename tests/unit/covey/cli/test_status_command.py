@@ -16,7 +16,7 @@ from covey.local.folder import PROCESSES_FILE, write_processes
 from covey.local.folder_status import StatesFile
 from covey.local.keeper import KeptProcess, locked
 from covey.network.coordinator_client import CoordinatorClient
-from covey.protocol.api.pages import AlarmView, HourView, MoneyView, NodeCountsView, OverviewView, ReadinessSpread
+from covey.protocol.api.overview import AlarmView, HourView, MoneyView, NodeCountsView, OverviewView, ReadinessSpread
 from covey.protocol.api.trainer import TaskTypePoint
 from tests.unit.coordinator.db.test_rate_queries import POINT
 
