@@ -18,6 +18,7 @@ ADDRESSES = {
     "sqlalchemy": [
         "coordinator/db/column_types.py",
         "coordinator/db/database.py",
+        "coordinator/db/intent_row.py",
         "coordinator/db/models.py",
         "coordinator/db/repository.py",
         "coordinator/db/chain_queries.py",
