@@ -25,9 +25,11 @@ from coordinator.domain.stakes import StakeRule
 from coordinator.queue.celery_app import BackgroundJobTrigger, JobTrigger, build_celery, run_jobs
 from coordinator.queue.job_meters import JobMeters
 from coordinator.queue.routes import JobQueue
+from covey.chain.account_lock import lock_account
 from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
+from covey.chain.fees import FeeLimits
 from covey.chain.follower import Follower
 from covey.chain.history import History
 from covey.chain.json_rpc import open_chain, require_version
@@ -118,7 +120,13 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         contracts=contracts,
         follower=Follower(client, deployment, finality=config.finality),
         sender=Sender(
-            client, operator, DatabaseOutbox(database), chain_id=deployment.chain_id, finality=config.finality
+            client,
+            operator,
+            DatabaseOutbox(database),
+            chain_id=deployment.chain_id,
+            finality=config.finality,
+            limits=FeeLimits.of(config),
+            lock=partial(lock_account, deployment, operator.address),
         ),
         operator=operator,
         jobs=BackgroundJobTrigger(JobTrigger(celery, get_commit=lambda: database.newest_commit)),

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from covey.chain.fee_settings import FeeSettings
 from covey.chain.finality import Finality
 from covey.protocol.canaries import Canary
 from covey.protocol.ids import is_address
@@ -15,7 +16,7 @@ DATABASES = ("sqlite", "postgresql", "postgresql+psycopg")
 """Schemes of `database_url`."""
 
 
-class CoordinatorConfig(MetricsSettings):
+class CoordinatorConfig(MetricsSettings, FeeSettings):
     """Example: `CoordinatorConfig.load(Path("coordinator.toml"))`.  Defaults suit one machine."""
 
     home: Path

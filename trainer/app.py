@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from covey.chain.account_lock import lock_account
+from covey.chain.fees import FeeLimits
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.cpu_tuning import keep_memory
@@ -186,11 +188,20 @@ def build_publisher(config: TrainerConfig, network: Network, outbox: SqliteOutbo
         anchor_every=config.anchor_every,
         threads=os.cpu_count() or 1,
     )
+    sender = Sender(
+        network.chain,
+        network.wallet,
+        outbox,
+        chain_id=chain_id,
+        finality=config.finality,
+        limits=FeeLimits.of(config),
+        lock=partial(lock_account, network.contracts.deployment, network.wallet.address),
+    )
     return Publisher(
         pool=network.pool,
         registry=network.contracts.policies,
         outbox=outbox,
-        pump=Sender(network.chain, network.wallet, outbox, chain_id=chain_id, finality=config.finality).pump,
+        pump=sender.pump,
         offering=offering,
     )
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from covey.chain.fee_settings import FeeSettings
 from covey.chain.finality import Finality
 from covey.errors import OperatorError
 from covey.runtime.settings import ProcessSettings, RoleSettings
@@ -259,7 +260,7 @@ LEARNING: set[str] = set(LearningSettings.model_fields.keys() - ProcessSettings.
 """Names of the settings that decide what is learned. The others are places and capacities of one process."""
 
 
-class TrainerConfig(LearningSettings, RoleSettings):
+class TrainerConfig(LearningSettings, RoleSettings, FeeSettings):
     """Settings of a trainer, for example `TrainerConfig.load(Path("trainer.toml"))`."""
 
     renamed: ClassVar[Mapping[str, str]] = {

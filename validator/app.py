@@ -6,6 +6,8 @@ from functools import partial
 
 from prometheus_client.core import Metric
 
+from covey.chain.account_lock import lock_account
+from covey.chain.fees import FeeLimits
 from covey.chain.sender import Sender
 from covey.chain.sqlite_outbox import SqliteOutbox
 from covey.engines.cpu_tuning import keep_memory
@@ -92,6 +94,8 @@ def build(
             outbox,
             chain_id=network.receipt_domain.chain_id,
             finality=config.finality,
+            limits=FeeLimits.of(config),
+            lock=partial(lock_account, network.contracts.deployment, network.wallet.address),
         ),
         stop=stop,
     )

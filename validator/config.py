@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from covey.chain.fee_settings import FeeSettings
 from covey.chain.finality import Finality
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.runtime.settings import RoleSettings, SandboxSettings
@@ -27,7 +28,7 @@ class CheckingSettings(SandboxSettings):
     """Maximum memory in bytes for decoding one rollout file."""
 
 
-class ValidatorConfig(RoleSettings, CheckingSettings):
+class ValidatorConfig(RoleSettings, CheckingSettings, FeeSettings):
     """Settings of a validator, for example `ValidatorConfig.load(Path("validator.toml"))`."""
 
     engine: Literal["auto", "hf", "vllm"] = "auto"

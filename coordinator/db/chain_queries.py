@@ -95,6 +95,10 @@ class ChainQueries(FactQueries):
         """Return the intents that were mined in a block that is not final yet."""
         return self.session.scalars(select(IntentRow).where(_IS_PROVISIONAL).order_by(IntentRow.position)).all()
 
+    def list_signed_intents(self, block_number: int) -> Sequence[IntentRow]:
+        """Return the intents that were last signed at this block or later."""
+        return self.session.scalars(select(IntentRow).where(IntentRow.offered_at >= block_number)).all()
+
     def list_nonces(self) -> set[int]:
         """Return the nonces of all intents that are signed, or mined in a block that is not final yet."""
         is_signed = IntentRow.state == IntentState.SIGNED

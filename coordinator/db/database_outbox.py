@@ -56,6 +56,10 @@ class DatabaseOutbox:
         with self._database.read() as repository:
             return [_to_entry(row) for row in repository.list_provisional_intents()]
 
+    def list_signed_since(self, block_number: int) -> list[Entry]:
+        with self._database.read() as repository:
+            return [_to_entry(row) for row in repository.list_signed_intents(block_number)]
+
     def list_nonces(self) -> set[int]:
         with self._database.read() as repository:
             return repository.list_nonces()

@@ -12,6 +12,7 @@ from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec
 from covey.chain.deployment import Deployment
+from covey.chain.fees import FeeLimits
 from covey.chain.json_rpc import BlockTag, ChainClient
 from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import Wallet
@@ -118,7 +119,7 @@ def send_and_wait(
     """
     draft = {"from": sender.address, "data": "0x" + data.hex()} | ({} if to is None else {"to": to})
     gas = client.estimate_draft(draft)
-    priority_fee = client.get_priority_fee()
+    fees = FeeLimits().choose(base_fee=client.get_block("latest").base_fee, priority_fee=client.get_priority_fee())
     transaction: dict[str, object] = {
         "type": 2,
         "chainId": chain_id,
@@ -126,8 +127,8 @@ def send_and_wait(
         "data": data,
         "value": 0,
         "gas": gas * 5 // 4,
-        "maxFeePerGas": 2 * client.get_block("latest").base_fee + priority_fee,
-        "maxPriorityFeePerGas": priority_fee,
+        "maxFeePerGas": fees.max_fee,
+        "maxPriorityFeePerGas": fees.priority_fee,
     }
     signed = sender.sign_transaction(transaction if to is None else transaction | {"to": to})
     client.send_raw(signed.raw)

@@ -38,11 +38,11 @@ BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
 _UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
 """Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
 DEFAULT_PRIORITY_FEE = 10**9
-"""Priority fee in wei per gas if the node has neither a suggestion nor a history of fees."""
-MAX_PRIORITY_FEE = 500 * 10**9
-"""Largest priority fee in wei per gas that is paid on a node's word. A false node could otherwise spend the account."""
+"""Priority fee in wei per gas if the node has neither a history of fees nor a suggestion."""
+MIN_PRIORITY_FEE = 10**6
+"""Smallest priority fee in wei per gas. Nodes drop transactions that offer less, also on chains where nobody pays."""
 FEE_BLOCKS = 20
-"""Number of newest blocks whose priority fees replace a missing suggestion."""
+"""Number of newest blocks whose priority fees count."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,22 +169,20 @@ class ChainClient(NodeRequests):
     def get_priority_fee(self) -> int:
         """Return a priority fee in wei per gas. A transaction pays it in addition to the base fee.
 
-        It is the node's suggestion, else the median of the last FEE_BLOCKS blocks, else DEFAULT_PRIORITY_FEE, and at
-        most MAX_PRIORITY_FEE. Not every node has `eth_maxPriorityFeePerGas`, which is not in the first specification of
-        EIP-1559.
+        It is the median of the last FEE_BLOCKS blocks, which is what others paid. Without such a history it is the
+        node's suggestion, else DEFAULT_PRIORITY_FEE. The caller bounds it (`FeeLimits`).
         """
-        return min(MAX_PRIORITY_FEE, self._find_priority_fee())
-
-    def _find_priority_fee(self) -> int:
-        history = ("eth_feeHistory", hex(FEE_BLOCKS), "latest", [50])
-        try:
-            return self._read(read_int, "eth_maxPriorityFeePerGas")
-        except TransientError as error:
-            _require_refusal(error)
-        try:
-            return self._read(read_median_fee, *history)
-        except TransientError as error:
-            _require_refusal(error)
+        for convert, method, *params in (
+            (read_median_fee, "eth_feeHistory", hex(FEE_BLOCKS), "latest", [50]),
+            (read_int, "eth_maxPriorityFeePerGas"),
+        ):
+            try:
+                fee = self._read(convert, method, *params)
+            except TransientError as error:
+                _require_refusal(error)
+            else:
+                if fee is not None:
+                    return max(fee, MIN_PRIORITY_FEE)
         return DEFAULT_PRIORITY_FEE
 
     def send_raw(self, raw: bytes) -> None:

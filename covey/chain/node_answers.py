@@ -96,9 +96,14 @@ def read_block(block: Any, *, number: int | None = None) -> Block | None:
     )
 
 
-def read_median_fee(history: Any) -> int:
-    """Return the median of the blocks' priority fees. Raises ValueError if there are none."""
-    return int(median_low([read_int(fees[0]) for fees in history["reward"]]))
+def read_median_fee(history: Any) -> int | None:
+    """Return the median of the blocks' priority fees. Blocks without transactions are left out. None if no block is
+    left.
+    """
+    rewards = history["reward"] or []
+    ratios = history.get("gasUsedRatio") or [1] * len(rewards)
+    fees = [read_int(fees[0]) for fees, ratio in zip(rewards, ratios, strict=True) if ratio]
+    return int(median_low(fees)) if fees else None
 
 
 def read_logs(entries: Any) -> list[Log] | None:

@@ -140,6 +140,9 @@ class OutboxStore(Protocol):
     def list_nonces(self) -> set[int]:
         """Return the nonces of all entries that are SIGNED or whose block is not final."""
 
+    def list_signed_since(self, block_number: int) -> list[Entry]:
+        """Return the entries that were last signed at this block or later."""
+
     def record_refused(self, key: str, refusal: Refusal, reason: str) -> None:
         """Record that the contract refused an unsigned call. The intent stays UNSENT."""
 

@@ -7,10 +7,13 @@ until its block is final. If a reorganisation drops it, it is sent again with th
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event as Flag
 
 from covey.chain.advice import add_advice
 from covey.chain.amounts import ETHER, format_amount
+from covey.chain.drawing_blocks import find_first_block
+from covey.chain.fees import DAY, FeeLimits, compute_cost
 from covey.chain.finality import Finality
 from covey.chain.json_rpc import Call, ChainClient
 from covey.chain.mined import MinedWatch
@@ -21,11 +24,12 @@ from covey.errors import CoveyError, OperatorError, ProtocolError, TransientErro
 from covey.runtime.log import get_logger
 
 GAS_MARGIN = 1.25
-FEE_STEP = 1.25
-"""Factor by which a replacement increases the fee.
-
-Nodes accept an increase of 10 % or more. A larger step often makes a second replacement unnecessary.
+LAG_BLOCKS, LAG_SECONDS = 5, 30.0
+"""Blocks and seconds that must have passed since a nonce was used by another transaction, before that counts. A node
+that lags shows an attempt of the intent later than the count of the account's transactions.
 """
+STUCK_SECONDS = 60.0
+"""Seconds, by the clock of the chain, after which a transaction that is in no block is replaced by a dearer one."""
 
 
 class Sender:
@@ -43,32 +47,43 @@ class Sender:
         *,
         chain_id: int,
         finality: Finality = "latest",
-        stuck_after: int = 5,
+        limits: FeeLimits = FeeLimits(),  # noqa: B008 (it is frozen)
+        lock: Callable[[], AbstractContextManager[object]] = nullcontext,
+        stuck_seconds: float = STUCK_SECONDS,
+        lag_seconds: float = LAG_SECONDS,
         watch_seconds: float = 1.0,
     ) -> None:
         """Create a sender.
 
         `chain_id` is the deployment's, so that a signed transaction cannot be mined on a different chain. The fee is
-        increased after `stuck_after` blocks. A mined transaction is watched until the node gives its block the tag
-        `finality` and 128 blocks follow it. `watch_seconds` is the minimum time between two such checks.
+        increased after `stuck_seconds`, up to `limits`. A mined transaction is watched until the node gives its block
+        the tag `finality` and 128 blocks follow it. `watch_seconds` is the minimum time between two such checks.
+
+        `lock` is held by each pump, so that no other process of this machine chooses a nonce of the account meanwhile.
         """
         self._client = client
         self._wallet = wallet
         self._store = store
         self._chain_id = chain_id
-        self._stuck_after = stuck_after
+        self._limits = limits
+        self._lock = lock
+        self._stuck_seconds, self._lag_seconds = stuck_seconds, lag_seconds
         self._mined = MinedWatch(client, wallet, store, finality=finality, seconds=watch_seconds)
 
     def pump(self) -> int:
         """Advance every intent as far as possible now. Returns the number of intents that are not mined yet.
 
         If a contract refuses a call, the entry records it as REVERTED, and nothing is raised.
-        Raises TransientError if the node does not respond, and OperatorError if the account cannot pay for gas.
+        Raises TransientError if the node does not respond, if the fees exceed `limits`, or if another process holds the
+        account for long. Raises OperatorError if the account cannot pay for gas.
         """
         self._mined.watch()
-        pending = self._store.list_pending()
-        if not pending:
+        if not self._store.list_pending():
             return 0
+        with self._lock():
+            return self._advance(self._store.list_pending())
+
+    def _advance(self, pending: list[Entry]) -> int:
         head = self._client.get_block("latest")
         signed = sorted((entry for entry in pending if entry.nonce is not None), key=lambda entry: entry.nonce or 0)
         waiting = [entry for entry in signed if not self._deliver(entry, head)]
@@ -123,7 +138,11 @@ class Sender:
         return entry if gas is None else self._sign(entry, entry.nonce, gas, head)
 
     def _is_stuck(self, entry: Entry, head: Block) -> bool:
-        return head.number - (entry.offered_at or 0) >= self._stuck_after
+        number = entry.offered_at or 0
+        if number >= head.number:
+            return self._stuck_seconds == 0
+        offered = self._client.find_block(number)
+        return offered is None or head.timestamp - offered.timestamp >= self._stuck_seconds
 
     def _fill_gap(self, nonce: int, head: Block) -> None:
         """Send a transfer of zero ether to use a lower nonce that has become free.
@@ -181,8 +200,7 @@ class Sender:
         may not show an attempt yet. The nonce must therefore have been used some blocks ago before the intent starts
         over.
         """
-        before = max(0, head.number - self._stuck_after)
-        used = self._client.count_transactions(self._wallet.address, before)
+        used = self._client.count_transactions(self._wallet.address, self._find_known_block(head))
         mined = self._mined.find(entry)
         if mined is None and entry.nonce is not None and used > entry.nonce:
             get_logger().warning(
@@ -190,6 +208,11 @@ class Sender:
             )
             self._store.record_displaced(entry.intent.key)
         return mined
+
+    def _find_known_block(self, head: Block) -> int:
+        """Return the number of a block that is so old that no node lags behind it."""
+        first = find_first_block(self._client, int(head.timestamp - self._lag_seconds), head=head)
+        return max(0, min(head.number - LAG_BLOCKS, (first or head).number))
 
     def _begin(self, entry: Entry, head: Block) -> bool:
         """Sign and send an intent unless the contract refuses it. Returns whether the next intent can be sent."""
@@ -229,14 +252,19 @@ class Sender:
         return nonce
 
     def _sign(self, entry: Entry, nonce: int, gas: int, head: Block) -> Entry:
-        """Sign a new attempt and store it. Returns the entry with the attempt."""
-        priority_fee = self._client.get_priority_fee()
-        max_fee = 2 * head.base_fee + priority_fee
+        """Sign a new attempt and store it. Returns the entry with it, or unchanged if no dearer attempt is allowed.
+
+        Raises TransientError("fee_too_high") or TransientError("spend_limit").
+        """
+        fees = self._limits.choose(base_fee=head.base_fee, priority_fee=self._client.get_priority_fee())
         if entry.nonce == nonce:
-            newest = entry.attempts[-1]
-            priority_fee = max(priority_fee, int(newest.priority_fee * FEE_STEP) + 1)
-            max_fee = max(max_fee, int(newest.max_fee * FEE_STEP) + 1, priority_fee)
-        call = entry.intent.call
+            dearer = self._limits.raise_above(entry.attempts[-1], fees)
+            if dearer is None:
+                get_logger().warning("transaction is stuck at the maximum fee", key=entry.intent.key, nonce=nonce)
+                return entry
+            fees = dearer
+        call, gas = entry.intent.call, int(gas * GAS_MARGIN)
+        self._require_budget(entry, call.value + gas * fees.max_fee, head)
         signed = self._wallet.sign_transaction(
             {
                 "type": 2,
@@ -245,14 +273,24 @@ class Sender:
                 "to": call.to,
                 "data": call.data,
                 "value": call.value,
-                "gas": int(gas * GAS_MARGIN),
-                "maxFeePerGas": max_fee,
-                "maxPriorityFeePerGas": priority_fee,
+                "gas": gas,
+                "maxFeePerGas": fees.max_fee,
+                "maxPriorityFeePerGas": fees.priority_fee,
             }
         )
-        attempt = Attempt(hash=signed.hash, raw=signed.raw, max_fee=max_fee, priority_fee=priority_fee)
+        attempt = Attempt(hash=signed.hash, raw=signed.raw, max_fee=fees.max_fee, priority_fee=fees.priority_fee)
         self._store.record_signed(entry.intent.key, nonce, attempt, offered_at=head.number)
         return self._require_entry(entry.intent.key)
+
+    def _require_budget(self, entry: Entry, cost: int, head: Block) -> None:
+        """Check a transaction's maximum cost in wei against the budget of a day, by the clock of the chain."""
+        if self._limits.max_spend is None:
+            return
+        first = find_first_block(self._client, head.timestamp - DAY, head=head) or head
+        others = [
+            other for other in self._store.list_signed_since(first.number) if other.intent.key != entry.intent.key
+        ]
+        self._limits.require_budget(cost=cost, spent=sum(map(compute_cost, others)))
 
     def _require_entry(self, key: str) -> Entry:
         entry = self._store.find(key)

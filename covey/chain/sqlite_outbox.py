@@ -107,6 +107,9 @@ class SqliteOutbox:
     def list_provisional(self) -> list[Entry]:
         return self._select(_PROVISIONAL)
 
+    def list_signed_since(self, block_number: int) -> list[Entry]:
+        return self._select("offered_at >= ?", block_number)
+
     def list_nonces(self) -> set[int]:
         rows = self._database.execute(
             f"SELECT nonce FROM intents WHERE nonce IS NOT NULL AND (state = ? OR {_PROVISIONAL})",  # noqa: S608
@@ -162,7 +165,7 @@ class SqliteOutbox:
         with self._database as database:
             database.execute(f"UPDATE intents SET {assignments} WHERE key = ?", (*values, key))  # noqa: S608
 
-    def _select(self, condition: str, *values: str) -> list[Entry]:
+    def _select(self, condition: str, *values: str | int) -> list[Entry]:
         rows = self._database.execute(
             f"SELECT {_COLUMNS} FROM intents WHERE {condition} ORDER BY position",  # noqa: S608
             values,

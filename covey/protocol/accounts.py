@@ -9,9 +9,11 @@ so the module that imports web3 imports this one first.
 import sys
 from types import ModuleType
 
+from hexbytes import HexBytes
+
 from covey.runtime.recursion import limit_recursion
 
-__all__ = ["Account"]
+__all__ = ["Account", "read_gas"]
 
 _PAIRINGS: dict[str, dict[str, object]] = {
     "py_ecc.bls": {"G2ProofOfPossession": None},
@@ -27,8 +29,14 @@ for _name in _absent:
     vars(sys.modules[_name]).update(_PAIRINGS[_name])
 try:
     from eth_account import Account
+    from eth_account.typed_transactions.typed_transaction import TypedTransaction
 finally:
     for _name in _absent:
         del sys.modules[_name]
 
 limit_recursion()
+
+
+def read_gas(raw: bytes) -> int:
+    """Return the gas limit of a signed transaction of a type, as EIP-1559 ones are."""
+    return int(TypedTransaction.from_bytes(HexBytes(raw)).as_dict()["gas"])

@@ -16,7 +16,12 @@ def balance(chain) -> int:
 
 
 def make_sender(chain, store, *, client=None, **options) -> Sender:
-    options = {"chain_id": chain.deployment.chain_id, "watch_seconds": 0.0} | options
+    options = {
+        "chain_id": chain.deployment.chain_id,
+        "watch_seconds": 0.0,
+        "stuck_seconds": 5.0,
+        "lag_seconds": 5.0,
+    } | options
     return Sender(client or chain.client, chain.wallets["deployer"], store, **options)
 
 

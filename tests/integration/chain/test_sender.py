@@ -145,14 +145,14 @@ def test_pump__stuck__offers_more_at_the_same_nonce(chain, store):
     stop_mining(chain)
     before = balance(chain)
     put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store, stuck_after=2)
+    sender = make_sender(chain, store, stuck_seconds=2)
     sender.pump()
     # The base fee jumps far above what was offered, so the transaction cannot be mined.
     fee = store.find("a").attempts[0].max_fee
     chain.client.request("anvil_setNextBlockBaseFeePerGas", hex(fee * 2))
-    mine(chain)
+    chain.advance(1)
     chain.client.request("anvil_setNextBlockBaseFeePerGas", hex(fee * 2))
-    mine(chain)
+    chain.advance(1)
     assert balance(chain) == before
     sender.pump()
     entry = store.find("a")
@@ -169,7 +169,7 @@ def test_pump__older_attempt_is_mined__counts_as_well(chain, store):
     stop_mining(chain)
     before = balance(chain)
     put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store, stuck_after=0)
+    sender = make_sender(chain, store, stuck_seconds=0)
     sender.pump()
     sender.pump()
     older, newer = store.find("a").attempts[0], store.find("a").attempts[-1]
@@ -199,7 +199,7 @@ def test_pump__node_counts_too_few_transactions__nonces_go_on_from_the_store(cha
 def test_pump__not_yet_stuck__sends_the_same_again(chain, store):
     stop_mining(chain)
     put(store, "a", mint(chain, 5))
-    sender = make_sender(chain, store, stuck_after=5)
+    sender = make_sender(chain, store, stuck_seconds=5)
     for _ in range(3):
         sender.pump()
     assert len(store.find("a").attempts) == 1
@@ -299,6 +299,7 @@ def test_pump__key_used_elsewhere__takes_a_new_nonce_and_has_its_effect_once(cha
     assert sender.pump() == 1
     assert store.find("a").nonce == lost.nonce  # the node may merely lag: not displaced at once
     chain.client.request("anvil_mine", hex(6))
+    chain.advance(6)
     drain(sender)
     entry = store.find("a")
     assert entry.state is IntentState.MINED

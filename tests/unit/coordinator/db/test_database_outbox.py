@@ -81,6 +81,15 @@ def test_record_signed__several__keeps_all_attempts_at_one_nonce(outbox: OutboxS
     assert outbox.list_nonces() == {4}
 
 
+def test_list_signed_since__signed_at_a_block_or_later__are_listed_in_any_state(outbox: OutboxStore):
+    for i, key in enumerate("abcd"):
+        outbox.put(make_intent(key))
+        if key != "d":
+            outbox.record_signed(key, i, make_attempt(i), offered_at=4 + i)
+    outbox.record_mined("c", make_place(1))
+    assert [entry.intent.key for entry in outbox.list_signed_since(5)] == ["b", "c"]
+
+
 def test_record_displaced__signed__needs_a_new_nonce_and_keeps_its_attempts(outbox: OutboxStore):
     outbox.put(make_intent("a"))
     outbox.record_signed("a", 4, make_attempt(1), offered_at=5)

@@ -326,31 +326,30 @@ def test_send_raw__node_cannot_look_transactions_up__raises_the_refusal(node, cl
         client.send_raw(b"\x02\x03")
 
 
-def test_get_priority_fee__no_suggestion__is_the_median_of_the_newest_blocks(node, client):
-    node.error(code=-32601, message="the method eth_maxPriorityFeePerGas does not exist")
-    node.result({"oldestBlock": "0x1", "reward": [["0x5"], ["0x1"], ["0x9"]]})
-    assert client.get_priority_fee() == 5
-    assert node.asked[1]["params"] == ["0x14", "latest", [50]]
+def test_get_priority_fee__history__is_the_median_of_the_newest_blocks_and_not_the_nodes_word(node, client):
+    rewards = [[hex(fee * 10**9)] for fee in (5, 1, 9, 0)]
+    node.result({"oldestBlock": "0x1", "reward": rewards, "gasUsedRatio": [0.5, 0.1, 1.0, 0]})
+    assert client.get_priority_fee() == 5 * 10**9
+    assert [asked["method"] for asked in node.asked] == ["eth_feeHistory"]
+    assert node.asked[0]["params"] == ["0x14", "latest", [50]]
+
+
+def test_get_priority_fee__nobody_pays__is_what_nodes_accept(node, client):
+    node.result({"reward": [["0x0"], ["0x1"]]})
+    assert client.get_priority_fee() == 10**6
 
 
 @pytest.mark.parametrize("history", [None, {}, {"reward": None}, {"reward": []}, {"reward": [[]]}])
-def test_get_priority_fee__neither_suggestion_nor_history__is_one_gwei(node, client, history):
-    node.result(None)
+def test_get_priority_fee__no_history__is_the_suggestion_or_one_gwei(node, client, history):
     node.result(history)
-    assert client.get_priority_fee() == 10**9
-    node.error(code=-32601, message="Method not found")
-    node.error(code=-32601, message="Method not found")
-    assert client.get_priority_fee() == 10**9
-
-
-def test_get_priority_fee__node_asks_for_a_fortune__is_at_most_500_gwei(node, client):
-    node.result(hex(499 * 10**9))
-    assert client.get_priority_fee() == 499 * 10**9
-    node.result(hex(10**18))
-    assert client.get_priority_fee() == 500 * 10**9
+    node.result(hex(3 * 10**9))
+    assert client.get_priority_fee() == 3 * 10**9
+    node.result(history)
     node.result(None)
-    node.result({"reward": [[hex(10**18)]]})
-    assert client.get_priority_fee() == 500 * 10**9
+    assert client.get_priority_fee() == 10**9
+    node.error(code=-32601, message="Method not found")
+    node.error(code=-32601, message="Method not found")
+    assert client.get_priority_fee() == 10**9
 
 
 def test_get_priority_fee__limit_of_requests__is_not_a_missing_method(node, client):

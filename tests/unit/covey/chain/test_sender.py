@@ -33,7 +33,9 @@ class Life:
 
     def __init__(self) -> None:
         self.chain, self.store, self.keys = MemoryChain(), SqliteOutbox(":memory:"), list[str]()
-        self.sender = Sender(self.chain, FakeWallet(), self.store, chain_id=1, watch_seconds=0.0)
+        self.sender = Sender(
+            self.chain, FakeWallet(), self.store, chain_id=1, stuck_seconds=5, lag_seconds=5, watch_seconds=0.0
+        )
 
     def put(self) -> None:
         key = f"intent-{len(self.keys)}"

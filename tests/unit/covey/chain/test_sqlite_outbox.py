@@ -74,6 +74,15 @@ def test_record_signed__several_times__keeps_all_attempts_with_one_nonce(outbox)
     assert outbox.list_nonces() == {4}
 
 
+def test_list_signed_since__signed_at_a_block_or_later__are_listed_in_any_state(outbox):
+    for i, key in enumerate("abcd"):
+        outbox.put(make_intent(key))
+        if key != "d":
+            outbox.record_signed(key, i, make_attempt(i), offered_at=4 + i)
+    outbox.record_mined("c", make_place(1))
+    assert [entry.intent.key for entry in outbox.list_signed_since(5)] == ["b", "c"]
+
+
 def test_record_signed__hash_of_another_intent__is_refused_as_a_whole(outbox):
     outbox.put(make_intent("a"))
     outbox.put(make_intent("b"))
