@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from copy import copy
 from functools import cached_property
 from itertools import pairwise
@@ -194,14 +193,18 @@ class Account:
     def send(self, call: Call) -> "Entry":
         """Send one transaction and wait until it is mined.
 
-        Raises ProtocolError("reverted") with the contract's reason.
-        """
-        from covey.chain.sender import Sender
-        from covey.chain.sqlite_outbox import SqliteOutbox
+        It is kept in an outbox of the account. If this command ends before the transaction is mined, the same command
+        goes on with it, and another command of the account finishes it first.
 
-        with closing(SqliteOutbox(":memory:")) as outbox:
-            sender = Sender(self.client, self.wallet, outbox, chain_id=self.deployment.chain_id)
-            return sender.send_and_wait(call.label, call)
+        Raises ProtocolError("reverted") with the contract's reason, and TransientError("account_busy") if another
+        command of the account is running.
+        """
+        from covey.chain.command_outbox import send_durably
+        from covey.chain.fee_settings import FeeSettings
+        from covey.chain.fees import FeeLimits
+
+        limits = FeeLimits.of(FeeSettings.load(None))
+        return send_durably(self.client, self.wallet, self.deployment, call, limits=limits)
 
     @property
     def history(self) -> History:
@@ -308,9 +311,9 @@ class Account:
         return CoordinatorClient(coordinator_url, self._wallet, chain_id=self.deployment.chain_id)
 
 
-def make_key(path: Path) -> Wallet:
-    """Create a random key in a new file that only its owner may read."""
-    return save_key(path, secrets.token_bytes(32))
+def make_key(path: Path, *, passphrase: str | None = None) -> Wallet:
+    """Create a random key in a new file that only its owner may read, as a keystore if there is a passphrase."""
+    return save_key(path, secrets.token_bytes(32), passphrase=passphrase)
 
 
 def load_or_make_key(path: Path) -> Wallet:
