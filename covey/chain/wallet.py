@@ -4,13 +4,13 @@ Each process has one key.
 """
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coincurve import PrivateKey
 
+from covey.chain.keystore import decrypt_keystore, encrypt_key, read_private_file
 from covey.errors import OperatorError
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.protocol.secp256k1 import get_address, sign_digest
@@ -57,36 +57,28 @@ def wallet_from_key(key: bytes) -> Wallet:
 
 
 def load_key(path: Path) -> Wallet:
-    """Read a key, 32 bytes in hexadecimal, from a file that only its owner may read.
+    """Read a key from a file that only its owner may read: 32 bytes in hexadecimal, or a keystore with a passphrase.
 
     Raises OperatorError("no_key") if the file cannot be read, OperatorError("bad_key") if it does not contain a key,
-    and OperatorError("key_exposed") if other users can access it.
+    OperatorError("key_exposed") if other users can access it, and OperatorError("no_passphrase").
     """
-    fix = "Use a file that contains one private key in hexadecimal"
+    fix = "Use a file that contains one private key in hexadecimal, or a keystore"
+    data = read_private_file(path, fix=fix)
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read()
-    except OSError as error:
-        raise OperatorError("no_key", f"the key file {path} cannot be read: {error.strerror}", fix=fix) from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise OperatorError(
-            "key_exposed",
-            f"the key file {path} is accessible to other users, with mode {mode:o}",
-            fix=f"Run chmod 600 {path}",
-        )
-    try:
-        return wallet_from_key(bytes.fromhex(data.decode().strip().removeprefix("0x")))
+        text = data.decode().strip()
+        key = decrypt_keystore(path, text) if text.startswith("{") else bytes.fromhex(text.removeprefix("0x"))
+        return wallet_from_key(key)
     except ValueError:
         # The cause is left out, because its message may contain the key.
         raise OperatorError("bad_key", f"the file {path} does not contain a valid private key", fix=fix) from None
 
 
-def save_key(path: Path, key: bytes) -> Wallet:
-    """Write a key to a new file that only its owner may read.
+def save_key(path: Path, key: bytes, *, passphrase: str | None = None) -> Wallet:
+    """Write a key to a new file that only its owner may read, as a keystore if there is a passphrase.
 
     Raises OperatorError("key_exists") if the file exists, and OperatorError("no_folder") if it cannot be created.
     """
+    text = "0x" + key.hex() + "\n" if passphrase is None else encrypt_key(key, passphrase)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -98,5 +90,5 @@ def save_key(path: Path, key: bytes) -> Wallet:
             fix="Choose a file in a folder that you can write to",
         ) from error
     with os.fdopen(descriptor, "w") as file:
-        file.write("0x" + key.hex() + "\n")
+        file.write(text)
     return wallet_from_key(key)

@@ -13,15 +13,25 @@ wallet = typer.Typer(help="Create and show key files.", no_args_is_help=True)
 
 @wallet.command("new")
 def wallet_new(
-    file: Annotated[Path, typer.Argument(help="New key file to create. It must not exist.")], as_json: Json = False
+    file: Annotated[Path, typer.Argument(help="New key file to create. It must not exist.")],
+    encrypt: Annotated[
+        bool,
+        typer.Option(
+            "--encrypt",
+            help="Write a keystore with the passphrase in the file of COVEY_PASSPHRASE_FILE, or a typed one.",
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Create a key, write it to a new file and print its address.
 
     Example: `covey wallet new operator.key`
     """
+    from covey.chain.keystore import read_passphrase
     from covey.console.account import make_key
 
-    _show_address(make_key(file).address, as_json)
+    passphrase = read_passphrase(file, is_new=True) if encrypt else None
+    _show_address(make_key(file, passphrase=passphrase).address, as_json)
 
 
 @wallet.command("show")
