@@ -119,7 +119,15 @@ class Faults:
             "clock jumps ahead": partial(self._move_clock, 1),
             "clock jumps back": partial(self._move_clock, -1),
         }
-        for trouble in (Trouble.STALE, Trouble.SILENT, Trouble.GARBAGE):
+        for trouble in (
+            Trouble.STALE,
+            Trouble.SILENT,
+            Trouble.GARBAGE,
+            Trouble.UNWILLING,
+            Trouble.BEHIND,
+            Trouble.BLIND,
+            Trouble.FORGETFUL,
+        ):
             faults[f"{trouble.name.lower()} answers of the chain's node"] = partial(self._trouble, trouble)
         if self.disk is not None:
             faults["full disk"] = partial(self._fill, self.disk)
