@@ -85,7 +85,7 @@ def client(node: Node) -> ChainClient:
 
 def test_open_node__deployment_of_this_version__returns_the_named_node(node):
     node.result("0x5")
-    node.result("0x" + encode_domain("2").hex())
+    node.result("0x" + encode_domain().hex())
     assert open_node(make_deployment(5, "http://127.0.0.1:1"), node.url).rpc_url == node.url
     selector = keccak(text="eip712Domain()")[:4].hex()
     assert node.asked[1]["params"][0] == {"to": ALICE, "data": f"0x{selector}"}
@@ -95,7 +95,7 @@ def test_open_node__deployment_of_version_1__is_refused(node):
     node.result("0x5")
     node.result("0x" + encode_domain("1").hex())
     with pytest.raises(
-        OperatorError, match="the contracts have version '1', but this release supports version '2'"
+        OperatorError, match="the contracts have version '1', but this release supports version '3'"
     ) as caught:
         open_node(make_deployment(5, node.url))
     assert caught.value.code == "old_deployment"
@@ -127,7 +127,7 @@ def make_unique(node: Node, start_hash: str) -> Deployment:
 def test_open_node__block_of_the_deployment_is_there__returns_the_node(node):
     node.result("0x5")
     node.result(BLOCK)
-    node.result("0x" + encode_domain("2").hex())
+    node.result("0x" + encode_domain().hex())
     assert open_node(make_unique(node, WORD)).rpc_url == node.url
     assert node.asked[1]["params"] == ["0x7", False]
 
@@ -150,7 +150,7 @@ def test_open_node__node_is_behind_the_deployment__is_transient(node):
 
 
 def test_open_node__node_has_pruned_the_block__goes_on(node):
-    for answer in ("0x5", None, "0x9", "0x" + encode_domain("2").hex()):
+    for answer in ("0x5", None, "0x9", "0x" + encode_domain().hex()):
         node.result(answer)
     assert open_node(make_unique(node, WORD)).rpc_url == node.url
 
