@@ -19,6 +19,7 @@ from covey.environments.base import Environment, Grader
 from covey.environments.grader import GradingPool
 from covey.errors import OperatorError
 from covey.network.entry import Network, join
+from covey.network.kept_rewards import REWARDS_FOLDER, KeptRewards
 from covey.network.policy_loader import PolicyLoader
 from covey.network.role_metrics import list_role_metrics
 from covey.protocol.ids import Address, PoolId
@@ -32,6 +33,7 @@ from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
+from worker.reward_keeping import KEEP_SECONDS, keep_rewards
 from worker.rounds import PoolSeat, Rounds
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
@@ -88,6 +90,7 @@ def build(
         ),
         health=EngineHealth(),
         submissions=SubmissionStore(config.home / "outgoing"),
+        rewards=KeptRewards(config.home / REWARDS_FOLDER),
         shutdown=Shutdown(),
         stop=stop,
     )
@@ -240,6 +243,7 @@ async def run_stages(ctx: Context, metrics: CycleMetrics | None = None) -> None:
             stages.create_task(report_forever("worker", metrics, stop=shutdown.work_over))
             stages.create_task(run_forever(loop.sign_next, ctx, stop=shutdown.signing_over))
             stages.create_task(run_forever(loop.submit_pending, ctx, stop=shutdown.all_over))
+            stages.create_task(run_forever(keep_rewards, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=KEEP_SECONDS)))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first cycle that fails cancels the others; its error is the cause
         signed = ctx.submissions.has_signed

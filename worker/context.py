@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
 from covey.network.entry import Network
+from covey.network.kept_rewards import KeptRewards
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol.ids import Address
 from worker.config import WorkerConfig
@@ -38,6 +39,7 @@ class Context:
     leases: LeaseQueue
     health: EngineHealth
     submissions: SubmissionStore
+    rewards: KeptRewards
     shutdown: Shutdown
     stop: asyncio.Event
     clock: Callable[[], float] = time.time

@@ -21,7 +21,10 @@ class PoolSeat:
 
     config: WorkerConfig
     price: float
-    """Reward for a token, in whole units of the pool's token. Pools with different tokens are compared by number."""
+    """Reward for a million tokens, in whole units of the pool's token.
+
+    Pools with different tokens are compared by number.
+    """
     worked_seconds: float = 0.0
     """Time that the worker has spent in the pool, without the waits at its end."""
     rests_until: float = -math.inf

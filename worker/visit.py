@@ -10,7 +10,7 @@ from covey.runtime.cycle import wait_or_stop
 from covey.runtime.log import get_logger
 from covey.runtime.settings import RoleSettings
 from worker.context import Context
-from worker.rounds import Rounds, PoolSeat
+from worker.rounds import PoolSeat, Rounds
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at whether the worker has work."""

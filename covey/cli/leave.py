@@ -7,7 +7,7 @@ import typer
 
 from covey.cli import waiting
 from covey.cli.enroll import open_workers
-from covey.cli.rewards import Waiting, claim, describe_next, find_reward, get_waiting
+from covey.cli.rewards import RewardSource, Waiting, claim, describe_next, get_waiting
 from covey.cli.waiting import Awaited, wait_for
 from covey.console.options import Json, show
 from covey.console.terminal import Moment, quote
@@ -152,7 +152,7 @@ class _Departure:
 
         account = self._account
         try:
-            if (found := find_reward(account, self._url)) is not None:
+            if (found := RewardSource(account, self._url).find_reward()) is not None:
                 amount, _ = claim(account, *found)
                 self.claimed += amount
                 self._say(f"claimed {format_amount(amount, account.get_unit(raw=False))}")

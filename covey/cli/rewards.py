@@ -1,10 +1,12 @@
 """`covey rewards`: show what a contributor has earned and how much of it is final, and claim it.
 
-The chain proves claimable and claimed amounts. Only the coordinator reports work that is not in a final epoch yet.
+The chain proves claimable and claimed amounts, and a worker keeps the proofs. Only the coordinator reports work that is
+not in a final epoch yet.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from covey.console.options import (
     FolderSource,
     Json,
     KeyFile,
+    OptionalCoordinatorUrl,
     OptionalKeyFile,
     Pool,
     Raw,
@@ -28,6 +31,7 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
     from covey.chain.outbox import Entry
+    from covey.chain.structs import EpochRecord
     from covey.console.account import Account
     from covey.protocol.api.public import RewardView, SubmissionView
     from covey.protocol.ids import Address
@@ -203,7 +207,13 @@ def rewards_claim(
     deployment: DeploymentFile,
     key_file: KeyFile,
     pool: Pool,
-    coordinator_url: CoordinatorUrl,
+    coordinator_url: OptionalCoordinatorUrl = None,
+    proofs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder with proofs that a worker or covey watch has kept. By default those of the worker's folder."
+        ),
+    ] = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -217,65 +227,105 @@ def rewards_claim(
 ) -> None:
     """Claim the rewards that the signer has earned up to the newest final epoch.
 
+    If the coordinator does not respond, or its proof is false, the newest proof that a worker has kept is used. Then
+    only a node of the chain is needed.
+
     Example: `covey rewards claim myworker`
     """
     from covey.chain.amounts import Amount
+    from covey.network.kept_rewards import REWARDS_FOLDER
 
     account = options.open_account(deployment, key_file, pool, folder=folder)
-    final, view = (_wait_for_reward if wait else _require_reward)(account, coordinator_url)
-    claimed, entry = claim(account, final, view)
+    found = sorted(folder.glob(f"*/{REWARDS_FOLDER}")) if folder is not None and not proofs else proofs or []
+    source = RewardSource(account, coordinator_url, found)
+    record, view = (source.await_reward if wait else source.require_reward)()
+    claimed, entry = claim(account, record, view)
     amount = Amount(claimed, account.get_unit(raw=raw or as_json))
     options.show({"claimed": amount, "transaction": entry.transaction_hash}, as_json)
 
 
-def _require_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """Return the newest final epoch with the signer's cumulative reward.
+class RewardSource:
+    """Where the signer's reward is found: at the coordinator, or among the proofs in `folders`."""
 
-    Raises OperatorError("not_final") or ProtocolError("no_reward"), whose messages say how long to wait.
-    """
-    final, who = account.find_claimable(), account.wallet.address
-    if final is None:
-        raise OperatorError("not_final", "no epoch is final yet", fix=str(describe_next(account)))
-    view = account.get_reward(coordinator_url, who, final)
-    if view is None:
-        nothing = f"{who} has earned nothing up to epoch {final.epoch}"
-        raise ProtocolError("no_reward", f"{nothing}. {describe_next(account)}")
-    return final, view
+    def __init__(self, account: "Account", coordinator_url: str | None, folders: "Sequence[Path]" = ()) -> None:
+        self._account, self._url, self._folders = account, coordinator_url, folders
+
+    def require_reward(self) -> "tuple[EpochRecord, RewardView]":
+        """Return the record of the newest final epoch that has a proof, and the signer's cumulative reward.
+
+        Raises OperatorError("not_final") or ProtocolError("no_reward"), whose messages say how long to wait, and
+        OperatorError("no_proof") if neither the coordinator nor a folder has a proof.
+        """
+        account = self._account
+        final, who = account.find_claimable(), account.wallet.address
+        if final is None:
+            raise OperatorError("not_final", "no epoch is final yet", fix=str(describe_next(account)))
+        if self._url is None:
+            return self._require_kept()
+        try:
+            view = account.get_reward(self._url, who, final)
+        except (TransientError, ProtocolError) as error:
+            if not self._folders:
+                raise
+            typer.echo(f"the coordinator gave no proof, so a kept one is used: {quote(str(error))}", err=True)
+            return self._require_kept()
+        if view is None:
+            nothing = f"{who} has earned nothing up to epoch {final.epoch}"
+            raise ProtocolError("no_reward", f"{nothing}. {describe_next(account)}")
+        return final.record, view
+
+    def _require_kept(self) -> "tuple[EpochRecord, RewardView]":
+        from covey.network.kept_rewards import KeptRewards, find_kept
+
+        account = self._account
+        found = find_kept(
+            [KeptRewards(folder) for folder in self._folders],
+            account.history,
+            pool=account.pool,
+            contributor=account.wallet.address,
+            now=account.get_time(),
+        )
+        if found is None:
+            where = ", ".join(map(str, self._folders)) or "no folder"
+            raise OperatorError(
+                "no_proof",
+                f"{where} has a proof of a final epoch for {account.wallet.address}",
+                fix="Name the folder rewards in a worker's home with --proofs, or add --coordinator-url",
+            )
+        return found
+
+    def await_reward(self) -> "tuple[EpochRecord, RewardView]":
+        """Wait until a reward can be claimed, for at most twice the pool's windows plus `waiting.SPARE_SECONDS`.
+
+        Raises the errors of `require_reward` then.
+        """
+        terms = self._account.contracts.pools.get_terms(self._account.pool)
+        found = wait_for(
+            lambda: self.find_reward() or describe_next(self._account),
+            seconds=2 * (terms.challenge_window + terms.veto_window) + waiting.SPARE_SECONDS,
+        )
+        return self.require_reward() if isinstance(found, Awaited) else found
+
+    def find_reward(self) -> "tuple[EpochRecord, RewardView] | None":
+        """Return what `require_reward` does. None if there is nothing to claim."""
+        try:
+            record, view = self.require_reward()
+        except (OperatorError, ProtocolError) as error:
+            if error.code not in ("not_final", "no_reward"):
+                raise
+            return None
+        return (record, view) if view.cumulative > _get_claimed(self._account) else None
 
 
 def _get_claimed(account: "Account") -> int:
     return account.contracts.ledger.claimed_of(account.pool, account.wallet.address)
 
 
-def _wait_for_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView]":
-    """Wait until a reward can be claimed, for at most twice the pool's windows plus `waiting.SPARE_SECONDS`.
-
-    Raises the errors of `_require_reward` then.
-    """
-    terms = account.contracts.pools.get_terms(account.pool)
-    found = wait_for(
-        lambda: find_reward(account, coordinator_url) or describe_next(account),
-        seconds=2 * (terms.challenge_window + terms.veto_window) + waiting.SPARE_SECONDS,
-    )
-    return _require_reward(account, coordinator_url) if isinstance(found, Awaited) else found
-
-
-def find_reward(account: "Account", coordinator_url: str) -> "tuple[EpochPosted, RewardView] | None":
-    """Return the newest final epoch with the signer's cumulative reward. None if there is nothing to claim."""
-    try:
-        final, view = _require_reward(account, coordinator_url)
-    except (OperatorError, ProtocolError) as error:
-        if error.code not in ("not_final", "no_reward"):
-            raise
-        return None
-    return (final, view) if view.cumulative > _get_claimed(account) else None
-
-
-def claim(account: "Account", final: "EpochPosted", view: "RewardView") -> "tuple[int, Entry]":
+def claim(account: "Account", record: "EpochRecord", view: "RewardView") -> "tuple[int, Entry]":
     """Claim a reward. Return the amount, in the token's smallest unit, and the transaction."""
     claimed = _get_claimed(account)
     entry = account.send(
-        account.contracts.ledger.claim(account.pool, final.record, account.wallet.address, view.cumulative, view.proof)
+        account.contracts.ledger.claim(account.pool, record, account.wallet.address, view.cumulative, view.proof)
     )
     return view.cumulative - claimed, entry
 

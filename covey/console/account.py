@@ -20,7 +20,6 @@ from covey.chain.wallet import Wallet, load_key, save_key
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.eip712 import Domain, sign
 from covey.protocol.ids import Address, Hash, PoolId, TaskId
-from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.messages import NodeRegistration
 
 if TYPE_CHECKING:
@@ -223,32 +222,18 @@ class Account:
 
         Raises ProtocolError("bad_reward") if the coordinator's proof does not match the root on chain.
         """
+        from covey.network.kept_rewards import require_reward
+
         view = asyncio.run(self._get_reward(coordinator_url, contributor, posted.epoch))
         if view is None:
             return None
-        leaf = compute_reward_leaf(
-            chain=self.deployment.chain_id,
-            ledger=self.contracts.ledger.address,
-            pool=self.pool,
-            contributor=contributor,
-            cumulative=view.cumulative,
-        )
-        if not is_in_tree(posted.record.reward_root, leaf, view.proof):
-            raise ProtocolError(
-                "bad_reward",
-                f"the reward that the coordinator reports for {contributor} is not part of epoch "
-                f"{posted.epoch} on chain",
-            )
-        return view
+        return require_reward(view, posted.record, self.contracts, pool=self.pool, contributor=contributor)
 
     async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> "RewardView | None":
+        from covey.network.kept_rewards import fetch_reward
+
         async with self.open_client(coordinator_url) as client:
-            try:
-                return await client.get_reward(contributor, epoch)
-            except ProtocolError as error:
-                if error.code == "no_reward":
-                    return None
-                raise
+            return await fetch_reward(client, contributor, epoch)
 
     def list_submissions(
         self, coordinator_url: str, *, limit: int, contributor: Address | None = None

@@ -12,6 +12,7 @@ from covey.engines.base import Engine
 from covey.environments import registry
 from covey.environments.registry import DEMO
 from covey.model.tiny import tiny_folder
+from covey.network.kept_rewards import KeptRewards
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Step
@@ -59,7 +60,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         coordinator=coordinator,
         chain=SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=1000)),
         contracts=SimpleNamespace(
-            policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 3)
+            policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 0)
         ),
         policies=SimpleNamespace(
             get_record_hash=lambda version: MANIFEST,
@@ -85,6 +86,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         "leases": LeaseQueue(together=1, ahead=1, lease_seconds=30.0, generation_seconds=1.0),
         "health": EngineHealth(),
         "submissions": SubmissionStore(folder / "outgoing"),
+        "rewards": KeptRewards(folder / "rewards"),
         "shutdown": Shutdown(),
         "stop": asyncio.Event(),
         "clock": lambda: 1000.0,

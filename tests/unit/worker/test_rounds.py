@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from covey.errors import OperatorError
-from worker.rounds import Rounds, PoolSeat
+from worker.rounds import PoolSeat, Rounds
 
 pytestmark = pytest.mark.unit
 

@@ -12,6 +12,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.cli import leave, waiting
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.local import keeper
+from covey.protocol.api.public import RewardView
 from tests.fakes.account import ALICE, SIGNER, runner
 from tests.fakes.bonds import UNBOND, BondedAccount, BondedPool
 
@@ -100,7 +101,7 @@ def test_leave__wait__claims_the_last_rewards_and_withdraws(account, pool, monke
         pool.now += max(1, int(seconds))
         if pool.now > 1050:
             account.submissions = []
-            account.reward = SimpleNamespace(cumulative=45, proof=())
+            account.reward = RewardView(epoch=1, contributor=SIGNER.address, cumulative=45, proof=())
 
     account.contracts.ledger.claimed_of = lambda *_: 45 if "claim" in account.sent else 30
     account.submissions = [

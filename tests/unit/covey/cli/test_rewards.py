@@ -7,11 +7,13 @@ from covey.chain.structs import EpochRecord
 from covey.cli import waiting
 from covey.cli.rewards import Waiting, sum_waiting
 from covey.errors import TransientError
+from covey.protocol.api.public import RewardView
 from tests.fakes.account import ALICE, HASH, RECORD, SIGNER, FakeHistory, invoke, runner
 
 pytestmark = pytest.mark.unit
 
 URL = ["--coordinator-url", "http://c"]
+EARNED = RewardView(epoch=1, contributor=SIGNER.address, cumulative=45, proof=())
 CHAIN = ["--pool", "1", "--deployment", "d.json", *URL]
 
 
@@ -52,7 +54,7 @@ def test_sum_waiting__by_hand__is_what_no_final_epoch_holds(final, unfinal, expe
 
 
 def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
-    opened.reward = SimpleNamespace(cumulative=45, proof=())
+    opened.reward = EARNED
     opened.submissions = [*WORK, hand_in(contributor=ALICE)]
     opened.history.unfinal = [post(2, 150)]
     assert invoke("rewards", "show", "--pool", "1", *URL) == {
@@ -71,7 +73,7 @@ def test_json__rewards__what_was_earned_less_what_was_claimed(opened):
 
 
 def test_rewards_show__for_people__has_symbol_and_time(opened):
-    opened.reward = SimpleNamespace(cumulative=45, proof=())
+    opened.reward = EARNED
     opened.submissions, opened.history.unfinal = WORK, [post(2, 150)]
     lines = dict(
         line.split(maxsplit=1)
@@ -103,7 +105,11 @@ def test_rewards_show__coordinator_away__says_what_the_chain_says(opened):
 
 
 @pytest.mark.parametrize(
-    "lie", [SimpleNamespace(cumulative=46, proof=()), SimpleNamespace(cumulative=45, proof=(HASH,))]
+    "lie",
+    [
+        EARNED.model_copy(update=lie)
+        for lie in ({"cumulative": 46}, {"proof": (HASH,)}, {"epoch": 2}, {"contributor": ALICE})
+    ],
 )
 def test_rewards__proof_that_the_chain_refutes__is_neither_shown_nor_claimed(opened, lie):
     opened.reward = lie
@@ -164,7 +170,6 @@ def answers(opened, monkeypatch):
 
 
 AWAY = TransientError("coordinator_unreachable", "http://c did not answer")
-EARNED = SimpleNamespace(cumulative=45, proof=())
 
 
 def test_rewards_claim__wait__outlasts_an_unreachable_coordinator(opened, answers):

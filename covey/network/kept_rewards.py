@@ -1,0 +1,109 @@
+"""A contributor's proofs of what it has earned, kept on its own machine.
+
+A proof that is kept can be claimed with nothing but a node of the chain, also when the coordinator is gone. Rewards are
+cumulative, so the proof of the newest final epoch claims everything; earlier ones matter if that epoch is disabled.
+"""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from covey.chain.contracts import Contracts
+from covey.chain.history import KEPT_EPOCHS, History
+from covey.chain.structs import EpochRecord
+from covey.errors import ProtocolError
+from covey.network.coordinator_client import CoordinatorClient
+from covey.protocol.api.public import RewardView
+from covey.protocol.ids import Address, PoolId
+from covey.protocol.merkle import compute_reward_leaf, is_in_tree
+from covey.runtime.files import write_atomically
+
+REWARDS_FOLDER = "rewards"
+"""Name of the folder in a worker's home."""
+MAX_FILE_BYTES = 1 << 14
+
+
+class KeptRewards:
+    """A folder with one file for each epoch: a contributor's total reward by then, and its proof."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.seen = max(self.list_epochs(), default=-1)
+        """Number of the newest epoch that was looked at. -1: none."""
+
+    def list_epochs(self) -> list[int]:
+        """Return the numbers of the kept epochs, newest first."""
+        names = [path.stem for path in self._folder.glob("*.json")]
+        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+    def read(self, epoch: int) -> RewardView | None:
+        """Return what is kept of an epoch. None if there is nothing, or if the file is damaged."""
+        try:
+            with (self._folder / f"{epoch}.json").open("rb") as file:
+                return RewardView.model_validate_json(file.read(MAX_FILE_BYTES))
+        except (OSError, ValidationError):
+            return None
+
+    def keep(self, view: RewardView) -> None:
+        """Keep the proof of an epoch, and delete those of epochs that the ledger no longer keeps."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / f"{view.epoch}.json", view.model_dump_json().encode())
+        for epoch in self.list_epochs():
+            if epoch <= view.epoch - KEPT_EPOCHS:
+                (self._folder / f"{epoch}.json").unlink(missing_ok=True)
+
+
+def require_reward(
+    view: RewardView, record: EpochRecord, contracts: Contracts, *, pool: PoolId, contributor: Address
+) -> RewardView:
+    """Return a view whose proof matches the root on chain.
+
+    Raises ProtocolError("bad_reward") if it does not, or if it is about another contributor or epoch.
+    """
+    leaf = compute_reward_leaf(
+        chain=contracts.deployment.chain_id,
+        ledger=contracts.ledger.address,
+        pool=pool,
+        contributor=contributor,
+        cumulative=view.cumulative,
+    )
+    is_about = (view.contributor, view.epoch) == (contributor, record.epoch)
+    if not is_about or not is_in_tree(record.reward_root, leaf, view.proof):
+        raise ProtocolError(
+            "bad_reward",
+            f"the reward that is reported for {contributor} is not part of epoch {record.epoch} on chain",
+        )
+    return view
+
+
+async def fetch_reward(client: CoordinatorClient, contributor: Address, epoch: int) -> RewardView | None:
+    """Return what a contributor had earned by the end of an epoch, unchecked. None if it had earned nothing."""
+    try:
+        return await client.get_reward(contributor, epoch)
+    except ProtocolError as error:
+        if error.code == "no_reward":
+            return None
+        raise
+
+
+def find_kept(
+    kept: list[KeptRewards], history: History, *, pool: PoolId, contributor: Address, now: int
+) -> tuple[EpochRecord, RewardView] | None:
+    """Return the newest kept reward whose epoch stands and is final at `now`, with the record of the epoch.
+
+    `now` is the Unix time of the chain's clock in seconds.
+    """
+    ledger = history.contracts.ledger
+    found = {epoch: store for store in kept for epoch in store.list_epochs()}
+    for epoch in sorted(found, reverse=True):
+        posted, view = history.find_epoch(pool, epoch), found[epoch].read(epoch)
+        if posted is None or view is None or posted.record.final_at > now:
+            continue
+        if not ledger.is_posted(pool, posted.record):
+            continue
+        try:
+            view = require_reward(view, posted.record, history.contracts, pool=pool, contributor=contributor)
+        except ProtocolError:
+            continue  # It is another account's, or was kept before a reorganization.
+        return posted.record, view
+    return None
