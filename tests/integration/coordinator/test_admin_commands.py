@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +16,17 @@ from covey.chain.structs import BondKind, PoolState
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError
+from covey.network.kept_rewards import KeptRewards
 from covey.protocol import eip712
 from covey.protocol.ids import Step
 from covey.protocol.messages import Receipt
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Reason
+from covey.runtime.cycle import CycleResult
 from tests.fakes.contracts import read_contract
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
 from tests.integration.coordinator.handing import FILE, decide, hand_in
+from worker.reward_keeping import keep_rewards
 
 pytestmark = pytest.mark.integration
 
@@ -92,6 +96,33 @@ async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(
     with pytest.raises(ProtocolError, match="NothingToClaim"):
         await asyncio.to_thread(covey, "rewards", "claim", *url, key="contributor")
     assert (await asyncio.to_thread(covey, "pool", "show"))["owed"] == 0
+
+
+async def test_rewards_claim__coordinator_is_gone__claims_with_the_proofs_that_the_worker_has_kept(
+    harness: CoordinatorHarness, covey: Terminal, tmp_path: Path
+):
+    kept = KeptRewards(tmp_path / "rewards")
+    gone = ("--coordinator-url", "http://127.0.0.1:9", "--proofs", str(tmp_path / "rewards"))
+    with pytest.raises(OperatorError, match="not_final"):
+        await asyncio.to_thread(covey, "rewards", "claim", *gone, key="contributor")
+    await settle(harness)
+    async with harness.client("node") as node:
+        network = SimpleNamespace(
+            pool=harness.ctx.ledger.pool,
+            contracts=harness.chain.contracts,
+            chain=harness.chain.client,
+            coordinator=node,
+        )
+        ctx = SimpleNamespace(network=network, rewards=kept, contributor=harness.chain.address("contributor"))
+        assert await keep_rewards(ctx) is CycleResult.IDLE
+        assert (kept.list_epochs(), kept.seen) == ([0], 0)
+        assert await keep_rewards(ctx) is CycleResult.IDLE
+    harness.chain.advance(20)
+    with pytest.raises(OperatorError, match="no_proof"):
+        await asyncio.to_thread(covey, "rewards", "claim", *gone[:2], "--proofs", str(tmp_path), key="contributor")
+    claimed = await asyncio.to_thread(covey, "rewards", "claim", *gone, key="contributor")
+    assert claimed["claimed"] == 120
+    assert harness.chain.contracts.ledger.claimed_of(network.pool, ctx.contributor) == 120
 
 
 async def test_submissions__hidden_until_decided__then_shown_with_what_the_chain_says(
