@@ -18,7 +18,7 @@ library CoveyTypes {
     );
     /// @dev EIP-712 type hash of a countersignature (see InclusionPromise).
     bytes32 internal constant COUNTERSIGNATURE_TYPEHASH =
-        keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 latestEpoch)");
+        keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)");
     /// @dev EIP-712 type hash of Verdict.
     bytes32 internal constant VERDICT_TYPEHASH = keccak256(
         "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
@@ -45,12 +45,12 @@ library CoveyTypes {
     }
 
     /// @dev EIP-712 struct hash of a countersignature.
-    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         internal
         pure
         returns (bytes32)
     {
-        return keccak256(abi.encode(COUNTERSIGNATURE_TYPEHASH, receiptHash, signedAt, latestEpoch));
+        return keccak256(abi.encode(COUNTERSIGNATURE_TYPEHASH, receiptHash, signedAt, dueBy));
     }
 
     /// @dev Hash of a work leaf. Hashing twice keeps a leaf from being taken for an inner node of the tree.

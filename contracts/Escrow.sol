@@ -3,6 +3,7 @@ pragma solidity 0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
 import {IEpochLedger, Settlement} from "./interfaces/IEpochLedger.sol";
@@ -33,6 +34,8 @@ abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
     mapping(uint256 pool => Payout) private _payouts;
     /// @inheritdoc IEpochLedger
     mapping(uint256 pool => mapping(address contributor => uint256)) public claimedOf;
+    /// @inheritdoc IEpochLedger
+    mapping(uint256 pool => mapping(address contributor => uint256)) public deductionOf;
 
     constructor(IPoolRegistry pools) {
         POOLS = pools;
@@ -86,7 +89,8 @@ abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
         return _settlements[pool].posted - _payouts[pool].claimed;
     }
 
-    /// @dev Pays a contributor up to `cumulative`. Reverts if all claims of the pool together would exceed `ceiling`.
+    /// @dev Pays a contributor up to `cumulative`, less its deduction, which returns to the unreserved escrow. Reverts if
+    /// all claims of the pool together would exceed `ceiling`.
     function _payUpTo(uint256 pool, uint64 epoch, uint256 ceiling, address contributor, uint256 cumulative) internal {
         uint256 before = claimedOf[pool][contributor];
         if (cumulative <= before) revert NothingToClaim();
@@ -97,10 +101,16 @@ abstract contract Escrow is LedgerHashes, ReentrancyGuardTransient {
 
         claimedOf[pool][contributor] = cumulative;
         payout.claimed = uint96(claimed);
+        uint256 deducted = Math.min(amount, deductionOf[pool][contributor]);
+        if (deducted > 0) {
+            deductionOf[pool][contributor] -= deducted;
+            _settlements[pool].funded += uint96(deducted);
+            amount -= deducted;
+        }
 
         emit RewardClaimed(pool, epoch, contributor, amount);
 
-        payout.token.safeTransfer(contributor, amount);
+        if (amount > 0) payout.token.safeTransfer(contributor, amount);
     }
 }
 // slither-disable-end timestamp

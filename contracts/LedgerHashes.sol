@@ -10,21 +10,21 @@ import {IEpochLedger} from "./interfaces/IEpochLedger.sol";
 /// @notice Part of EpochLedger that exposes its hashes, so that clients can compare theirs.
 abstract contract LedgerHashes is IEpochLedger, EIP712 {
     /// @inheritdoc IEpochLedger
-    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
+    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         public
         view
         returns (bytes32)
     {
-        return _hashTypedDataV4(hashCountersignature(receiptHash, signedAt, latestEpoch));
+        return _hashTypedDataV4(hashCountersignature(receiptHash, signedAt, dueBy));
     }
 
     /// @inheritdoc IEpochLedger
-    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         public
         pure
         returns (bytes32)
     {
-        return CoveyTypes.hashCountersignature(receiptHash, signedAt, latestEpoch);
+        return CoveyTypes.hashCountersignature(receiptHash, signedAt, dueBy);
     }
 
     /// @inheritdoc IEpochLedger

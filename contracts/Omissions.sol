@@ -5,10 +5,11 @@ import {Address} from "@openzeppelin/contracts/utils/Address.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
 import {Escrow} from "./Escrow.sol";
 import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
-import {Challenge, ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise, Settlement} from
+import {Challenge, ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise} from
     "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
@@ -22,12 +23,15 @@ import {StakeManager} from "./StakeManager.sol";
 /// @notice Part of EpochLedger that keeps the records of epochs and decides omission challenges: either a promised
 /// receipt is in an epoch, or the operator pays.
 abstract contract Omissions is Escrow {
+    using SafeCast for uint256;
+
     /// @notice Bond of a challenger, in wei.
     uint256 public constant OMISSION_BOND = 0.001 ether;
     /// @notice Number of epochs that are kept of each pool; the same as PoolRegistry.KEPT_EPOCHS.
     uint256 public constant KEPT_EPOCHS = 256;
-    /// @notice Number of epochs after its due epoch in which a receipt can be challenged.
-    uint256 public constant CHALLENGE_SPAN = KEPT_EPOCHS / 4;
+    /// @notice Longest time from the signing of a promise until it is due, and from then until it can no longer be
+    /// challenged, in minimum lengths of an epoch.
+    uint256 public constant PROMISED_EPOCHS = KEPT_EPOCHS / 4;
 
     /// @notice Registry of the nodes.
     INodeRegistry public immutable NODES;
@@ -59,16 +63,19 @@ abstract contract Omissions is Escrow {
         uint256 pool = receipt.pool;
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         PostingTerms memory terms = POOLS.getPostingTerms(pool);
-        bytes32 digest = digestCountersignature(receiptHash, given.signedAt, given.latestEpoch);
+        bytes32 digest = digestCountersignature(receiptHash, given.signedAt, given.dueBy);
         // ECDSA only, because the answer of an ERC-1271 wallet could change, and a promise must stay valid. A pool that
         // does not exist has the zero address as its operator, for which no key can sign.
         if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);
         _requireNode(receipt, nodeSignature);
-        _requireOverdue(receipt, given.latestEpoch, terms);
+        _requireOverdue(given, terms);
         if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
 
-        _challenges[receiptHash] =
-            Challenge(msg.sender, uint40(block.timestamp + terms.challengeWindow), ChallengeState.Open, 0);
+        Challenge storage opened = _challenges[receiptHash];
+        opened.challenger = msg.sender;
+        opened.answerBy = uint40(block.timestamp + terms.challengeWindow);
+        opened.state = ChallengeState.Open;
+        opened.answeredBy = 0;
 
         emit OmissionChallenged(pool, receiptHash, receipt.contributor);
     }
@@ -82,13 +89,16 @@ abstract contract Omissions is Escrow {
         _requireRecord(header.pool, record);
         if (CoveyTypes.hashHeader(header) != record.headerHash) revert WrongHeader();
 
-        uint256 answers = 0;
+        uint256 earned = 0;
+        bool isAnyDone = false;
         for (uint256 i = 0; i < inclusions.length; ++i) {
-            if (_answer(header, inclusions[i])) ++answers;
+            (bool isDone, uint256 bond) = _show(record, header, inclusions[i]);
+            isAnyDone = isAnyDone || isDone;
+            earned += bond;
         }
-        if (answers == 0) revert NothingToAnswer();
+        if (!isAnyDone) revert NothingToAnswer();
 
-        Address.sendValue(payable(msg.sender), answers * OMISSION_BOND);
+        if (earned > 0) Address.sendValue(payable(msg.sender), earned);
     }
 
     /// @inheritdoc IEpochLedger
@@ -104,6 +114,13 @@ abstract contract Omissions is Escrow {
 
         uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.getPostingTerms(receipt.pool).rewardPerMillion);
         uint256 paid = STAKES.payFromOperator(receipt.pool, receipt.contributor, due);
+        if (paid == 0 && due > 0) {
+            // The right to the payment would be lost for nothing, and the operator may bond again.
+            delete _challenges[receiptHash];
+            emit OmissionUnpaid(receipt.pool, receiptHash);
+            return;
+        }
+        open.paid = paid.toUint96();
         emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
     }
 
@@ -150,27 +167,37 @@ abstract contract Omissions is Escrow {
         if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
     }
 
-    /// @dev Answers one challenge. Returns false if it is not open or its window has passed.
-    function _answer(EpochHeader calldata header, Inclusion calldata shown) private returns (bool isAnswered) {
-        Receipt calldata receipt = shown.receipt;
-        WorkLeaf calldata leaf = shown.leaf;
-        bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        Challenge storage open = _challenges[receiptHash];
-        if (open.state != ChallengeState.Open || block.timestamp >= open.answerBy) return false;
-        bool isSameWork = receipt.pool == header.pool && leaf.receiptHash == receiptHash
-            && leaf.workKey == receipt.workKey && leaf.node == receipt.node && leaf.contributor == receipt.contributor
-            && leaf.task == receipt.task && leaf.policyVersion == receipt.policyVersion;
-        bytes32 leafHash = CoveyTypes.hashWorkLeaf(leaf);
-        if (!isSameWork || !MerkleProof.verifyCalldata(shown.proof, header.workRoot, leafHash)) {
-            revert WrongLeaf(receiptHash);
+    /// @dev Answers an open challenge, or deducts what an upheld one has paid. Returns whether it did either, and the bond
+    /// that the caller earns.
+    function _show(EpochRecord calldata record, EpochHeader calldata header, Inclusion calldata shown)
+        private
+        returns (bool isDone, uint256 bond)
+    {
+        bytes32 receiptHash = CoveyTypes.hashReceipt(shown.receipt);
+        Challenge storage challenge = _challenges[receiptHash];
+        if (challenge.state == ChallengeState.Open && block.timestamp < challenge.answerBy) {
+            _requireLeaf(header, shown, receiptHash);
+
+            challenge.state = ChallengeState.Answered;
+            challenge.answeredBy = uint40(header.epoch);
+
+            emit OmissionAnswered(header.pool, receiptHash, header.epoch, msg.sender);
+
+            return (true, OMISSION_BOND);
         }
+        // A disabled epoch pays nothing, and a final one can no longer be disabled.
+        if (challenge.state == ChallengeState.Upheld && block.timestamp >= record.finalAt) {
+            uint256 amount = Math.min(challenge.paid, _shareOf(record, header, shown.leaf.units));
+            if (amount == 0) return (false, 0);
+            _requireLeaf(header, shown, receiptHash);
 
-        open.state = ChallengeState.Answered;
-        open.answeredBy = uint24(header.epoch);
+            challenge.paid = 0;
+            deductionOf[header.pool][shown.receipt.contributor] += amount;
 
-        emit OmissionAnswered(header.pool, receiptHash, header.epoch, msg.sender);
+            emit OmissionNetted(header.pool, receiptHash, shown.receipt.contributor, amount);
 
-        return true;
+            return (true, 0);
+        }
     }
 
     /// @dev Whether the hash of the record is stored.
@@ -189,15 +216,14 @@ abstract contract Omissions is Escrow {
         }
     }
 
-    /// @dev Reverts unless the receipt is overdue and it is not too late to challenge it.
-    function _requireOverdue(Receipt calldata receipt, uint64 latestEpoch, PostingTerms memory terms) private view {
-        Settlement memory settlement = _settlements[receipt.pool];
+    /// @dev Reverts unless the promise is overdue and it is not too late to challenge it.
+    function _requireOverdue(InclusionPromise calldata given, PostingTerms memory terms) private view {
+        uint256 span = PROMISED_EPOCHS * terms.epochLength;
+        if (given.dueBy > given.signedAt + span) revert PromiseTooLong(given.dueBy, given.signedAt + span);
         uint256 bothWindows = uint256(terms.challengeWindow) + terms.vetoWindow;
-        uint256 idleFrom = Math.max(receipt.deadline, uint256(settlement.lastPostedAt) + terms.epochLength);
-        bool isOverdue = settlement.epochs > latestEpoch || block.timestamp > idleFrom + bothWindows
-            || block.timestamp >= terms.closesAt - 4 * bothWindows;
-        if (!isOverdue) revert NotOverdue();
-        if (settlement.epochs > uint256(latestEpoch) + 1 + CHALLENGE_SPAN) revert TooLate();
+        bool isOverdue = block.timestamp > given.dueBy || block.timestamp >= terms.closesAt - 4 * bothWindows;
+        if (!isOverdue) revert NotOverdue(given.dueBy);
+        if (block.timestamp > given.dueBy + span) revert TooLate(given.dueBy + span);
         // Two windows are left to answer and to resolve, before the operator can withdraw its bond.
         uint256 closedAt = terms.closesAt - 2 * uint256(terms.challengeWindow);
         if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
@@ -209,6 +235,29 @@ abstract contract Omissions is Escrow {
         if (earlier.state == ChallengeState.None) return true;
         if (earlier.state != ChallengeState.Answered) return false;
         return _records[pool][earlier.answeredBy % KEPT_EPOCHS] == 0;
+    }
+
+    /// @dev Reverts unless the leaf is that of the receipt, and the proof shows it under the work root.
+    function _requireLeaf(EpochHeader calldata header, Inclusion calldata shown, bytes32 receiptHash) private pure {
+        Receipt calldata receipt = shown.receipt;
+        WorkLeaf calldata leaf = shown.leaf;
+        bool isSameWork = receipt.pool == header.pool && leaf.receiptHash == receiptHash
+            && leaf.workKey == receipt.workKey && leaf.node == receipt.node && leaf.contributor == receipt.contributor
+            && leaf.task == receipt.task && leaf.policyVersion == receipt.policyVersion;
+        bytes32 leafHash = CoveyTypes.hashWorkLeaf(leaf);
+        if (!isSameWork || !MerkleProof.verifyCalldata(shown.proof, header.workRoot, leafHash)) {
+            revert WrongLeaf(receiptHash);
+        }
+    }
+
+    /// @dev What the epoch pays for some of its units. A header with fewer units than one of its leaves pays no more.
+    function _shareOf(EpochRecord calldata record, EpochHeader calldata header, uint64 units)
+        private
+        pure
+        returns (uint256)
+    {
+        if (units == 0) return 0;
+        return uint256(record.reward) * units / Math.max(header.units, units);
     }
 }
 // slither-disable-end timestamp

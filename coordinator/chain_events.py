@@ -188,12 +188,12 @@ def apply_progress(
 
 
 def answer_challenges(ctx: Context) -> None:
-    """Add intents for the answers to all open challenges whose epochs are on chain.
+    """Add intents for the answers to all open challenges whose epochs are on chain, and for deductions.
 
     Each answer has its own transaction, so a flood of challenges does not delay other writers.
     """
     with ctx.database.read() as repository:
-        answers = omissions.build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool)
+        answers = omissions.build_answers(repository, ctx.contracts.ledger, ctx.ledger.pool, now=ctx.clock())
     for answer in answers:
         with ctx.database.write() as repository:
             omissions.record_answer(repository, answer)
@@ -244,9 +244,14 @@ def on_omission_challenged(_: Context, repository: Repository, event: events.Omi
 
 
 def on_omission_decided(
-    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
+    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld | events.OmissionUnpaid
 ) -> None:
-    omissions.record_decision(repository, event.receipt_hash, block=event.block_number)
+    is_upheld = isinstance(event, events.OmissionUpheld)
+    omissions.record_decision(repository, event.receipt_hash, block=event.block_number, is_upheld=is_upheld)
+
+
+def on_omission_netted(_: Context, repository: Repository, event: events.OmissionNetted) -> None:
+    omissions.record_netted(repository, event.receipt_hash, block=event.block_number)
 
 
 def on_case_opened(_: Context, repository: Repository, event: events.CaseOpened) -> None:
@@ -297,6 +302,8 @@ HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
     events.OmissionChallenged: on_omission_challenged,
     events.OmissionAnswered: on_omission_decided,
     events.OmissionUpheld: on_omission_decided,
+    events.OmissionUnpaid: on_omission_decided,
+    events.OmissionNetted: on_omission_netted,
     events.CaseOpened: on_case_opened,
     events.CaseVetoed: on_case_closed,
     events.CaseExecuted: on_case_closed,

@@ -254,9 +254,7 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
     """
     network, params = ctx.network, ctx.network.params
     require_record(ctx, generated.order)
-    first = receipts.ChainMoment(
-        time=network.chain.get_block("latest").timestamp, epochs=network.contracts.ledger.epochs_of(network.pool)
-    )
+    first_time = network.chain.get_block("latest").timestamp
     grades = rollouts.grade_drafts(generated.drafts, ctx.grade)
     rows = rollouts.build_rollouts(generated.drafts, grades, contract=ctx.contract)
     from covey.protocol.submission_file.codec import encode  # late: Parquet starts a thread, and forks must not copy it
@@ -276,7 +274,7 @@ def sign(ctx: Context, generated: GeneratedTask) -> None:
         receipt=receipt,
         signature=eip712.sign(receipt, network.receipt_domain, network.wallet),
         file=file,
-        first=first,
+        first_time=first_time,
     )
     ctx.submissions.add(submission)
 
@@ -295,17 +293,15 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
             receipt,
             domain=network.ledger_domain,
             operator=network.operator,
-            first=submission.first,
-            last=receipts.ChainMoment(
-                time=int(ctx.clock()),
-                epochs=await asyncio.to_thread(network.contracts.ledger.epochs_of, network.pool),
-            ),
+            first_time=submission.first_time,
+            now=ctx.clock(),
             draw_seconds=network.params.verification.draw_seconds,
+            epoch_length=network.terms.epoch_length,
         )
     except ProtocolError as error:
         receipts.require_final(error)
         log.warning("submission refused", task=receipt.task, code=error.code, message=error.message)
-        is_late = ctx.clock() - submission.first.time > PROMPT_SECONDS
+        is_late = ctx.clock() - submission.first_time > PROMPT_SECONDS
         ctx.submissions.close(submission, error, is_late=is_late)
         if ctx.submissions.refused_in_a_row >= REFUSALS:
             raise OperatorError(

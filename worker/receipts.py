@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from covey.errors import OperatorError, ProtocolError, TransientError
 from covey.protocol import eip712
@@ -12,6 +11,7 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.messages import Countersignature, Receipt
 from covey.protocol.params import PoolParams
+from covey.protocol.promises import compute_longest_promise
 from covey.protocol.submission_file.rows import Rollout, count_units
 
 
@@ -41,16 +41,6 @@ def build_receipt(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainMoment:
-    """The chain at a moment, as a worker saw it. Example: ChainMoment(time=1_700_000_000, epochs=3)."""
-
-    time: int
-    """Time of the newest block or of the worker's clock, in Unix seconds."""
-    epochs: int
-    """Number of epochs in the ledger."""
-
-
 FINAL_CODES = frozenset(
     {
         "bad_countersignature",
@@ -70,11 +60,6 @@ FINAL_CODES = frozenset(
 """Error codes after which a receipt is worthless.
 
 After any other refusal, such as an expired link, it is sent again.
-"""
-MAX_PROMISED_EPOCHS = 128
-"""Maximum number of epochs between the ledger's newest epoch and the epoch that the operator promises.
-
-The ledger keeps 256 epochs, and a challenge needs some of them.
 """
 MAX_AHEAD_SECONDS = 3600
 """Maximum number of seconds by which a promise can be dated ahead of this worker's clock.
@@ -107,37 +92,38 @@ def require_promise(
     *,
     domain: Domain,
     operator: Address,
-    first: ChainMoment,
-    last: ChainMoment,
+    first_time: int,
+    now: float,
     draw_seconds: int,
+    epoch_length: int,
 ) -> Countersignature:
     """Return the operator's promise for `receipt`.
 
-    `first` is the chain when the receipt was signed. `last` is the time on this worker's clock, with the ledger's
-    epochs, when the response arrived.
+    `first_time` is the time of the newest block when the receipt was signed, and `now` is this worker's time when the
+    response arrived, both in Unix seconds. `epoch_length` is the pool's term.
 
     Raises ProtocolError("bad_countersignature") if the promise is for a different receipt, not signed by the operator,
-    or has an unfair date or epoch. If its date were `draw_seconds` before `first`, the coordinator would know the draw
-    when it signs. A date more than MAX_AHEAD_SECONDS after `last` would postpone the draw, and with it the pay.
+    or has an unfair date or due time. If its date were `draw_seconds` before `first_time`, the coordinator would know
+    the draw when it signs. A date more than MAX_AHEAD_SECONDS after `now` would postpone the draw, and with it the pay.
+    The ledger does not enforce a promise that runs longer than `compute_longest_promise`.
     """
-    promise = Countersignature(
-        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
-    )
+    promise = Countersignature(receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, due_by=answer.due_by)
     if promise.receipt_hash != eip712.compute_struct_hash(receipt):
         raise ProtocolError("bad_countersignature", "the countersignature is for a different receipt")
     if eip712.recover_signer(promise, domain, answer.signature) != operator:
         raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's operator")
-    earliest, latest = first.time - draw_seconds, last.time + MAX_AHEAD_SECONDS
+    earliest, latest = first_time - draw_seconds, int(now) + MAX_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
         message = (
             f"the countersignature has the date {promise.signed_at}, but it must be after {earliest} "
             f"and at most {latest}"
         )
         raise ProtocolError("bad_countersignature", message)
-    farthest = last.epochs + MAX_PROMISED_EPOCHS
-    if not first.epochs <= promise.latest_epoch <= farthest:
+    farthest = promise.signed_at + compute_longest_promise(epoch_length)
+    if not promise.signed_at <= promise.due_by <= farthest:
         message = (
-            f"the countersignature promises epoch {promise.latest_epoch}, but {first.epochs} to {farthest} are allowed"
+            f"the countersignature promises an epoch by {promise.due_by}, but it must be from {promise.signed_at} "
+            f"to {farthest}"
         )
         raise ProtocolError("bad_countersignature", message)
     return promise

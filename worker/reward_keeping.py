@@ -5,8 +5,9 @@ The coordinator is asked once for each posted epoch. A worker whose pool has no 
 
 import asyncio
 
-from covey.chain.history import KEPT_EPOCHS, History
+from covey.chain.history import History
 from covey.network.kept_rewards import fetch_reward, require_reward
+from covey.protocol.promises import KEPT_EPOCHS
 from covey.runtime.cycle import CycleResult
 from covey.runtime.log import get_logger
 from worker.context import Context

@@ -15,7 +15,6 @@ from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.messages import Receipt
 from covey.runtime.files import write_atomically
-from worker.receipts import ChainMoment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +24,8 @@ class SignedSubmission:
     receipt: Receipt
     signature: str
     file: bytes
-    first: ChainMoment
-    """The chain's state when the receipt was signed."""
+    first_time: int
+    """Time of the chain's newest block, in Unix seconds, when the receipt was signed."""
 
 
 KEPT_REFUSED = 256
@@ -86,8 +85,7 @@ class SubmissionStore:
         values = {
             "receipt": eip712.to_dict(submission.receipt),
             "signature": submission.signature,
-            "first_time": submission.first.time,
-            "first_epochs": submission.first.epochs,
+            "first_time": submission.first_time,
         }
         write_atomically(self._root / f"{name}.json", json.dumps(values).encode())
 
@@ -129,5 +127,5 @@ class SubmissionStore:
             receipt=ReceiptBody.model_validate(values["receipt"]).to_message(),
             signature=values["signature"],
             file=path.with_suffix(".parquet").read_bytes(),
-            first=ChainMoment(time=values["first_time"], epochs=values["first_epochs"]),
+            first_time=values["first_time"],
         )

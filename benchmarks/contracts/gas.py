@@ -17,9 +17,9 @@ from eth_utils.crypto import keccak
 from benchmarks.contracts.gas_fixture import CONTRIBUTORS, EPOCH_UNITS, SUBMISSIONS, GasFixture, open_gas_fixture
 from benchmarks.harness import finish
 from benchmarks.measurement import Bar, Measurement, set_bars
-from covey.chain.history import KEPT_EPOCHS
 from covey.chain.structs import BondKind
 from covey.protocol.ids import PoolId, Step, hash_from_bytes
+from covey.protocol.promises import KEPT_EPOCHS
 
 BASELINE = Path("contracts/gas.json")
 TOLERANCE = 1.05
@@ -144,7 +144,7 @@ def measure_omissions(fixture: GasFixture) -> None:
         answer_together(fixture, [task])
     for task in (12, 13):
         receipt = fixture.receipt(task)
-        fixture.send("contributor", fixture.challenge(receipt, ledger.epochs_of(fixture.pool) - 1))
+        fixture.send("contributor", fixture.challenge(receipt))
         fixture.advance(10)
         fixture.send("deployer", ledger.resolve_omission(receipt))
 
@@ -154,7 +154,7 @@ def answer_together(fixture: GasFixture, tasks: Sequence[int]) -> int:
     receipts = [fixture.receipt(task) for task in tasks]
     posted, inclusions = fixture.post_with_leaves(receipts)
     for receipt in receipts:
-        fixture.send("contributor", fixture.challenge(receipt, posted.epoch))
+        fixture.send("contributor", fixture.challenge(receipt))
     call = fixture.contracts.ledger.answer_omissions(posted.record, posted.header, inclusions)
     return fixture.send("operator", call)
 

@@ -238,13 +238,10 @@ class GasFixture:
             evidence_hash=make_hash("evidence"),
         )
 
-    def challenge(self, receipt: Receipt, latest_epoch: int) -> Call:
-        """Build the call that challenges the omission of a receipt, which was promised for `latest_epoch`."""
-        promise = Countersignature(
-            receipt_hash=compute_struct_hash(receipt),
-            signed_at=self.client.get_block("latest").timestamp,
-            latest_epoch=latest_epoch,
-        )
+    def challenge(self, receipt: Receipt) -> Call:
+        """Build the call that challenges the omission of a receipt, whose promise has just fallen due."""
+        now = self.client.get_block("latest").timestamp
+        promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=now - 5, due_by=now - 1)
         return self.contracts.ledger.challenge_omission(
             receipt,
             node_signature=self.sign("node", receipt, "slashing_court"),

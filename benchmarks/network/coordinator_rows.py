@@ -159,7 +159,7 @@ def _list_submissions(crowd: Crowd) -> Iterator[dict[str, Any]]:
             "signature": _SIGNATURE,
             "countersignature": _SIGNATURE,
             "signed_at": 1_700_000_000 + i,
-            "latest_epoch": 10**6,
+            "due_by": 10**6,
             "state": state if epoch is None else SubmissionState.SETTLED,
             "draw": _hash("block"),
             "audited": False,

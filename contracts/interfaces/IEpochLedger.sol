@@ -43,11 +43,11 @@ struct EpochRecord {
 /// @notice The operator's signed promise to include a receipt in the work tree of an epoch.
 /// @dev EIP-712 type "Countersignature" in the domain of EpochLedger. Its first member is the receipt's struct hash.
 /// @param signedAt Unix time in seconds at which the operator signed.
-/// @param latestEpoch Last epoch that may include the receipt.
+/// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
 /// @param signature The operator's 65-byte ECDSA signature.
 struct InclusionPromise {
     uint64 signedAt;
-    uint64 latestEpoch;
+    uint64 dueBy;
     bytes signature;
 }
 
@@ -61,16 +61,18 @@ struct Inclusion {
     bytes32[] proof;
 }
 
-/// @notice An omission challenge, packed into one storage slot.
+/// @notice An omission challenge. Until it is upheld, it takes one storage slot.
 /// @param challenger Account that challenged.
 /// @param answerBy Unix time in seconds before which the challenge can be answered.
 /// @param state State of the challenge.
 /// @param answeredBy Epoch that answered. If it is disabled, the receipt can be challenged again.
+/// @param paid Amount that the operator's bond paid for the receipt and that is not deducted from rewards yet.
 struct Challenge {
     address challenger;
     uint40 answerBy;
     ChallengeState state;
-    uint24 answeredBy;
+    uint40 answeredBy;
+    uint96 paid;
 }
 
 /// @title IEpochLedger
@@ -92,7 +94,8 @@ struct Challenge {
 /// Omissions: anyone with an overdue countersigned receipt can challenge the operator with a bond of OMISSION_BOND in
 /// ether. Anyone can answer with an inclusion proof within `challengeWindow` and earns the bond. Without an answer, the
 /// receipt's contributor is paid from the operator's bond: what the receipt claims, at most half of the bond. The same
-/// amount is burned, and the challenger can withdraw its ether.
+/// amount is burned, and the challenger can withdraw its ether. If the receipt is in an epoch after all, the amount is
+/// deducted once from the contributor's claims, so no work is paid twice.
 ///
 /// Signatures: the operator is a plain key. Its promises are checked with ECDSA alone, also when its address has code.
 interface IEpochLedger {
@@ -148,6 +151,21 @@ interface IEpochLedger {
     /// @param contributor Account that was paid.
     /// @param amount Amount paid from the operator's bond. The same amount was burned.
     event OmissionUpheld(
+        uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
+    );
+
+    /// @notice A challenge was not answered, but the operator has no bond that could pay for the receipt.
+    /// @dev The challenger can withdraw its ether, and the receipt can be challenged again.
+    /// @param pool Id of the pool.
+    /// @param receiptHash Struct hash of the receipt.
+    event OmissionUnpaid(uint256 indexed pool, bytes32 indexed receiptHash);
+
+    /// @notice A receipt for which the operator's bond has paid was shown in an epoch.
+    /// @param pool Id of the pool.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param contributor Account from whose next claims the amount is deducted.
+    /// @param amount Amount that both the bond and the epoch pay for the receipt.
+    event OmissionNetted(
         uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
     );
 
@@ -258,12 +276,19 @@ interface IEpochLedger {
     /// @param contributor Contributor that the receipt names.
     error NeverBound(address node, address contributor);
 
-    /// @notice The operator still has time to include the receipt.
-    error NotOverdue();
+    /// @notice The promise gives the operator more time than a quarter of the time for which epochs are kept.
+    /// @param dueBy Time in the promise.
+    /// @param latest Latest time that a promise with its `signedAt` can name.
+    error PromiseTooLong(uint256 dueBy, uint256 latest);
 
-    /// @notice More than CHALLENGE_SPAN epochs have been posted since the receipt was due.
+    /// @notice The operator still has time to include the receipt.
+    /// @param dueBy Unix time in seconds until which the operator has time.
+    error NotOverdue(uint256 dueBy);
+
+    /// @notice The time for challenging the receipt is over.
     /// @dev The epochs that could hold the receipt may no longer be kept, so the operator might be unable to answer.
-    error TooLate();
+    /// @param closedAt Unix time in seconds until which it could be challenged.
+    error TooLate(uint256 closedAt);
 
     /// @notice The receipt was challenged before, and the epoch that answered, if any, was not disabled since.
     /// @param receiptHash Struct hash of the receipt.
@@ -281,7 +306,7 @@ interface IEpochLedger {
     /// @param receiptHash Struct hash of the receipt.
     error WrongLeaf(bytes32 receiptHash);
 
-    /// @notice None of the given receipts has an open challenge whose window has not passed.
+    /// @notice None of the given receipts has an open challenge whose window has not passed, or an amount to deduct.
     error NothingToAnswer();
 
     /// @notice StakeManager names another ledger.
@@ -314,7 +339,8 @@ interface IEpochLedger {
     function disableEpoch(uint256 pool, EpochRecord calldata record) external;
 
     /// @notice Pays a contributor the reward that it has earned up to a final epoch and not received yet.
-    /// @dev Anyone can call this. The tokens go to the contributor.
+    /// @dev Anyone can call this. The tokens go to the contributor. What it has already received from the operator's
+    /// bond for receipts of an epoch (`deductionOf`) is deducted, and returns to the unreserved escrow.
     /// @param pool Id of the pool.
     /// @param record Record of a final epoch.
     /// @param contributor Account that is paid.
@@ -329,15 +355,14 @@ interface IEpochLedger {
     ) external;
 
     /// @notice Challenges the operator to show that a countersigned receipt is in an epoch.
-    /// @dev Anyone can call this, with OMISSION_BOND in ether. A receipt is overdue in any of three cases:
-    /// - epoch `latestEpoch` was posted;
-    /// - the operator has posted nothing for `epochLength + challengeWindow + vetoWindow`, and both windows have passed
-    ///   since the receipt's deadline;
-    /// - `unbondWindow` has passed since the pool's end.
+    /// @dev Anyone can call this, with OMISSION_BOND in ether. A receipt is overdue after `dueBy`, and once
+    /// `unbondWindow` has passed since the pool's end. Empty epochs put nothing off, because `dueBy` is a time.
     ///
-    /// Reverts with TooLate once more than CHALLENGE_SPAN epochs were posted after `latestEpoch`. Reverts with
-    /// WindowClosed from two challenge windows before the pool closes, so that every challenge can be answered and
-    /// resolved before the operator can withdraw its bond.
+    /// Epochs are kept for at least `KEPT_EPOCHS * epochLength` after they were posted. A promise can give the operator
+    /// at most a quarter of this time (PromiseTooLong), and can be challenged for another quarter (TooLate), so an
+    /// epoch that holds the receipt is still kept when the challenge is answered. Reverts with WindowClosed from two
+    /// challenge windows before the pool closes, so that every challenge can be answered and resolved before the
+    /// operator can withdraw its bond.
     ///
     /// The node must have signed the receipt, and must be, or have been at any time, bound to the contributor.
     /// Liability is not required: it ends one `unbondWindow` after a node was removed, and a promise may fall due
@@ -355,6 +380,9 @@ interface IEpochLedger {
     /// @dev Anyone can call this. Skips a receipt without an open challenge and one whose window has passed, so that
     /// two callers that answer the same challenges do not revert each other. Reverts if all receipts are skipped, and
     /// if a challenged receipt is not in the epoch.
+    ///
+    /// An upheld receipt earns nobody a bond. Once the epoch is final, what the epoch pays for it, at most what the
+    /// operator's bond has paid, is deducted from the contributor's claims.
     /// @param record Record of a kept epoch that is not disabled.
     /// @param header Header of the same epoch.
     /// @param inclusions Receipts with their leaves and proofs.
@@ -366,7 +394,8 @@ interface IEpochLedger {
 
     /// @notice Resolves a challenge that nobody answered within its window.
     /// @dev Anyone can call this. Pays the receipt's contributor from the operator's bond (see
-    /// IStakeManager.payFromOperator) and credits the challenger's ether.
+    /// IStakeManager.payFromOperator) and credits the challenger's ether. If the bond is empty, the receipt can be
+    /// challenged again.
     /// @param receipt The challenged receipt.
     function resolveOmission(Receipt calldata receipt) external;
 
@@ -406,6 +435,12 @@ interface IEpochLedger {
     /// @return Amount in the token's smallest unit.
     function claimedOf(uint256 pool, address contributor) external view returns (uint256);
 
+    /// @notice Returns what the operator's bond has paid a contributor for receipts of final epochs.
+    /// @param pool Id of the pool.
+    /// @param contributor Account that is paid.
+    /// @return Amount that is deducted from its next claims, in the token's smallest unit.
+    function deductionOf(uint256 pool, address contributor) external view returns (uint256);
+
     /// @notice Returns the tokens that the ledger holds for a pool.
     /// @param pool Id of the pool.
     /// @return Amount in the token's smallest unit.
@@ -424,9 +459,9 @@ interface IEpochLedger {
     /// @notice Returns the EIP-712 digest that the operator signs to promise inclusion.
     /// @param receiptHash Struct hash of the receipt.
     /// @param signedAt Unix time in seconds at which the operator signs.
-    /// @param latestEpoch Last epoch that may include the receipt.
+    /// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
     /// @return EIP-712 digest in the domain of this contract.
-    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
+    function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         external
         view
         returns (bytes32);
@@ -434,9 +469,9 @@ interface IEpochLedger {
     /// @notice Returns the EIP-712 struct hash of a countersignature.
     /// @param receiptHash Struct hash of the receipt.
     /// @param signedAt Unix time in seconds at which the operator signs.
-    /// @param latestEpoch Last epoch that may include the receipt.
+    /// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
     /// @return EIP-712 struct hash.
-    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 latestEpoch)
+    function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         external
         pure
         returns (bytes32);

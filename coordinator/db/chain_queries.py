@@ -1,4 +1,4 @@
-"""Queries about what was read from the chain (followed blocks, challenges) and what is sent to it (the outbox).
+"""Queries about what was read from the chain (followed blocks) and what is sent to it (the outbox).
 
 They are methods of `coordinator.db.repository.Repository`. After a reorganization, `forget_blocks_above` removes what
 was recorded from the lost blocks.
@@ -10,7 +10,8 @@ from sqlalchemy import delete, func, or_, select, update
 
 from coordinator.db.fact_queries import FactQueries
 from coordinator.db.intent_row import IntentRow
-from coordinator.db.models import BlockRow, CaseRow, ChallengeRow, EpochRow, SubmissionRow
+from coordinator.db.models import BlockRow, CaseRow, EpochRow
+from coordinator.db.omission_queries import OmissionQueries
 from covey.chain.outbox import IntentState
 from covey.protocol.status import CaseState
 
@@ -18,7 +19,7 @@ _BLOCKS = select(BlockRow.number, BlockRow.hash).order_by(BlockRow.number)
 _IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
 
 
-class ChainQueries(FactQueries):
+class ChainQueries(FactQueries, OmissionQueries):
     """Repository queries for the chain loop."""
 
     # -- followed blocks
@@ -38,8 +39,7 @@ class ChainQueries(FactQueries):
         self.session.execute(update(EpochRow).where(EpochRow.posted_block > number).values(posted_block=None))
         if self.get_fact("ended") > number:
             self.set_fact("ended", 0)
-        self.session.execute(delete(ChallengeRow).where(ChallengeRow.block_number > number))
-        self.session.execute(update(ChallengeRow).where(ChallengeRow.decided_block > number).values(decided_block=None))
+        self._forget_challenges_above(number)
         self.session.flush()
 
     def replace_blocks(self, blocks: Sequence[tuple[int, str]]) -> None:
@@ -51,30 +51,6 @@ class ChainQueries(FactQueries):
             BlockRow(number=number, hash=digest) for number, digest in blocks if (number, digest) not in before
         )
         self.session.flush()
-
-    # -- challenges
-
-    def get_challenge(self, receipt_hash: str) -> ChallengeRow | None:
-        return self.session.get(ChallengeRow, receipt_hash)
-
-    def list_unanswered(self, *, most_tries: int) -> Sequence[tuple[ChallengeRow, SubmissionRow]]:
-        """Return open challenges of submissions in posted epochs that are not disabled, by epoch.
-
-        They have no answer yet, or their last answer was reverted after fewer than `most_tries` tries.
-        """
-        is_refused = IntentRow.state == IntentState.REVERTED
-        query = (
-            select(ChallengeRow, SubmissionRow)
-            .join(SubmissionRow, SubmissionRow.receipt_hash == ChallengeRow.receipt_hash)
-            .join(EpochRow, EpochRow.number == SubmissionRow.epoch)
-            .outerjoin(IntentRow, IntentRow.key == ChallengeRow.answer)
-            .where(ChallengeRow.decided_block.is_(None), EpochRow.posted_block.is_not(None), ~EpochRow.disabled)
-            .where(or_(ChallengeRow.answer.is_(None), is_refused & (ChallengeRow.tries < most_tries)))
-        )
-        found = self.session.execute(
-            query.order_by(SubmissionRow.epoch, ChallengeRow.block_number, ChallengeRow.receipt_hash)
-        )
-        return [(challenge, submission) for challenge, submission in found]
 
     # -- the outbox
 

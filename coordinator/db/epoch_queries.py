@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.db.models import CaseRow, EpochRow, RewardRow, StepRow, SubmissionRow
 from coordinator.db.node_queries import cut
+from coordinator.db.omission_queries import ChallengeRow
 from covey.protocol.ids import Address
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import Decision
@@ -19,11 +20,15 @@ _UNPOSTED = EpochRow.posted_block.is_(None)
 _UNSETTLED: tuple[ColumnElement[bool], ...] = (
     SubmissionRow.state != SubmissionState.SUBMITTED,
     SubmissionRow.epoch.is_(None),
+    SubmissionRow.receipt_hash.not_in(select(ChallengeRow.receipt_hash).where(ChallengeRow.is_upheld)),
 )
 
 
 class Unsettled(NamedTuple):
-    """Sums over the decided submissions that are in no epoch. A disabled epoch has released its submissions."""
+    """Sums over the decided submissions that are in no epoch and that the operator's bond has not paid.
+
+    A disabled epoch has released its submissions.
+    """
 
     submissions: int
     units: int
@@ -49,7 +54,7 @@ class EpochQueries:
         return Unsettled(count, int(units), least, decided_at or 0.0)
 
     def list_unsettled(self, among: Collection[str] | None = None) -> list[tuple[str, int]]:
-        """Return receipt hash and units of each decided submission that is in no epoch, by task.
+        """Return receipt hash and units of each decided submission that is in no epoch and not paid, by task.
 
         `among` restricts the result to these receipt hashes. None means all.
         """

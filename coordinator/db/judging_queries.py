@@ -6,7 +6,7 @@ They are methods of `coordinator.db.repository.Repository`.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, aliased, selectinload
 
 from coordinator.db.models import SubmissionRow, TurnRow
@@ -136,13 +136,6 @@ class JudgingQueries:
             SubmissionRow.state.in_((SubmissionState.SUBMITTED, SubmissionState.ACCEPTED)),
         )
         return self.session.scalars(query.options(selectinload(SubmissionRow.turns))).all()
-
-    def check_promised_next(self, *, latest_epoch: int) -> None:
-        """Schedule an immediate check of undecided submissions that are promised to an epoch up to `latest_epoch`."""
-        promised = update(SubmissionRow).where(
-            SubmissionRow.state == SubmissionState.SUBMITTED, SubmissionRow.latest_epoch <= latest_epoch
-        )
-        self.session.execute(promised.values(next_check_at=0.0))
 
     def load_turns(self, turns: Collection[int]) -> dict[int, Turn]:
         """Return turns by id. Unknown ids are left out."""

@@ -171,8 +171,8 @@ class SubmissionRow(Base):
     receipt_units: Mapped[int] = mapped_column(Number)
     signed_at: Mapped[int] = mapped_column(Number)
     """Unix time of the countersignature. The draw comes `draw_seconds` later."""
-    latest_epoch: Mapped[int] = mapped_column(Number)
-    """Latest epoch in which the countersignature promises to settle the submission."""
+    due_by: Mapped[int] = mapped_column(Number)
+    """Unix time until which the countersignature promises to have the submission in a posted epoch."""
     countersignature: Mapped[str] = mapped_column(String(132))
     state: Mapped[SubmissionState] = mapped_column(_states(SubmissionState), default=SubmissionState.SUBMITTED)
     draw: Mapped[str | None] = mapped_column(String(66))
@@ -344,21 +344,6 @@ class CaseRow(Base):
     """Unix time until which the case can be vetoed. None if the reason is 0."""
     opened_transaction: Mapped[str | None] = mapped_column(String(66))
     """Hash of the transaction that opened the case. None if the reason is 0."""
-
-
-class ChallengeRow(Base):
-    """An omission challenge, as the chain reports it. It claims that no epoch contains a countersigned receipt."""
-
-    __tablename__ = "challenges"
-    receipt_hash: Mapped[str] = mapped_column(ForeignKey("submissions.receipt_hash"), primary_key=True)
-    block_number: Mapped[int] = mapped_column(Number)
-    """Number of the block that opened the challenge."""
-    decided_block: Mapped[int | None] = mapped_column(Number)
-    """Number of the block in which the challenge was answered or upheld. None while it is open."""
-    answer: Mapped[str | None] = mapped_column(String(96))
-    """Key of the intent that answers the challenge. None while there is none."""
-    tries: Mapped[int] = mapped_column(default=0)
-    """Number of intents added so far to answer the challenge."""
 
 
 class BlockRow(Base):

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from coordinator.db.intent_row import IntentRow
 from coordinator.db.models import (
     CaseRow,
-    ChallengeRow,
     ContributorRow,
     EpochRow,
     NodeRow,
@@ -24,6 +23,7 @@ from coordinator.db.models import (
     TurnRow,
     ValidatorRow,
 )
+from coordinator.db.omission_queries import ChallengeRow
 from covey.chain.outbox import IntentState
 from covey.protocol.messages import Verdict
 from covey.protocol.status import CaseState, StepState, SubmissionState, TaskState

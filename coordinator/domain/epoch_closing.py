@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
 from coordinator.domain.settlement import (
-    SPARE_EPOCHS,
     Ledger,
     build_header,
     build_work_leaf,
@@ -158,7 +157,6 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     repository.add_rewards(header.epoch, closed.rewards)
     epoch.reward_root = header.reward_root
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
-    repository.check_promised_next(latest_epoch=header.epoch + 1 + SPARE_EPOCHS)
     return True
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from coordinator.db.models import SubmissionRow
 from coordinator.db.rate_queries import MinuteCounts
 from coordinator.db.repository import Repository
-from coordinator.domain import audit_draws, exact_lane, nodes, panel, settlement, sum_limits, turn_order
+from coordinator.domain import audit_draws, exact_lane, nodes, panel, promised_times, sum_limits, turn_order
 from coordinator.domain.panel import Findings, Ruling, is_rejected
 from coordinator.domain.steps import close_step, plan_tasks
 from coordinator.domain.turns import OURS, announce_turns
@@ -43,7 +43,7 @@ def dispatch(
     not become void because few are active. Sets `next_check_at` of each row that is still undecided.
     """
     repository.load_nodes({row.node for row in rows})
-    due, standing = settlement.find_due(repository, params, rows, now=now), repository.list_validators()
+    due, standing = promised_times.find_due(params, rows, now=now), repository.list_validators()
     able = {row.receipt_hash: exact_lane.list_able(row, validators, standing) for row in rows}
     passed = [exact_lane.list_passed(params, row, able[row.receipt_hash], standing, now=now) for row in rows]
     exact_lane.record_passes(repository, chain.from_iterable(passed), now=now)
@@ -67,7 +67,7 @@ def _compute_next_check(params: PoolParams, row: SubmissionRow, now: float) -> f
         return now + audit_draws.UNDRAWN_CHECK_SECONDS
     deadlines = [turn.deadline for turn in turn_order.list_current(row) if turn.verdict is None and not turn.lapsed]
     deadlines = [deadline for deadline in deadlines if deadline > now]
-    return min(now + CHECK_SECONDS, row.signed_at + params.receipt_seconds, *deadlines)
+    return min(now + CHECK_SECONDS, promised_times.compute_decide_by(params, row), *deadlines)
 
 
 def forget_draws_above(repository: Repository, block: int) -> None:

@@ -1,8 +1,9 @@
 """Answers omission challenges by proving that a receipt is in a posted epoch. An unanswered one costs the bond.
 
 `chain_events` records the challenges that the chain reports, and then answers the open ones. A challenge of a receipt
-that is in no epoch yet is answered once its epoch is posted. One pass builds one tree for each epoch and writes in
-slices, so a flood of challenges costs little.
+that is in no epoch yet is answered once its epoch is posted. If the bond was paid for a receipt that an epoch pays too,
+the same transaction has the ledger deduct it from the contributor's rewards. One pass builds one tree for each epoch
+and writes in slices, so a flood of challenges costs little.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import ChallengeRow, EpochRow, SubmissionRow
+from coordinator.db.models import EpochRow, SubmissionRow
+from coordinator.db.omission_queries import ChallengeRow
 from coordinator.db.repository import Repository
 from coordinator.domain.settlement import build_header, build_work_leaf
 from coordinator.domain.submissions import to_receipt
@@ -25,6 +27,8 @@ SLICE = 50
 """Maximum number of answers in one transaction, so that it stays far below the size and gas limits of nodes."""
 MAX_TRIES = 8
 """Maximum number of transactions for one challenge. A reorganization or a lagging node may cause a refusal."""
+NETTING_DELAY_SECONDS = 60.0
+"""Time in seconds from when an epoch is final until payments are deducted. The chain's clock may be behind ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,18 +55,32 @@ def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) 
         repository.flush()
 
 
-def record_decision(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
-    """Record that a challenge was answered or upheld in this block."""
+def record_decision(repository: Repository, receipt_hash: Hash, *, block: int, is_upheld: bool = False) -> None:
+    """Record that a challenge was answered or resolved in this block, and whether the operator's bond has paid."""
     challenge = repository.get_challenge(receipt_hash)
     if challenge is not None:
-        challenge.decided_block = block
+        challenge.decided_block, challenge.is_upheld = block, is_upheld
+        if is_upheld:
+            get_logger().error("the operator's bond paid for a receipt", receipt_hash=receipt_hash)
+            challenge.answer, challenge.tries = None, 0
         repository.flush()
 
 
-def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId) -> list[Answer]:
-    """Return the transactions that answer all open challenges. Each answers at most SLICE challenges of one epoch."""
+def record_netted(repository: Repository, receipt_hash: Hash, *, block: int) -> None:
+    """Record that what the bond has paid for a receipt was deducted from rewards in this block."""
+    challenge = repository.get_challenge(receipt_hash)
+    if challenge is not None:
+        challenge.netted_block = block
+        repository.flush()
+
+
+def build_answers(repository: Repository, ledger: EpochLedger, pool: PoolId, *, now: float) -> list[Answer]:
+    """Return the transactions that answer all open challenges, and that have payments of the bond deducted.
+
+    Each concerns at most SLICE challenges of one epoch.
+    """
     answers: list[Answer] = []
-    unanswered = repository.list_unanswered(most_tries=MAX_TRIES)
+    unanswered = repository.list_unanswered(most_tries=MAX_TRIES, final_before=now - NETTING_DELAY_SECONDS)
     for number, found in groupby(unanswered, key=lambda pair: pair[1].epoch):
         epoch = None if number is None else repository.get_epoch(number)
         if epoch is not None:

@@ -110,7 +110,7 @@ def _add_unknown(repository: Repository, epoch: int, leaf: dict[str, Any]) -> Su
         deadline=0,
         signature="",
         signed_at=leaf["signed_at"],
-        latest_epoch=epoch,
+        due_by=0,
         countersignature="",
         audited=False,
     )

@@ -1,7 +1,6 @@
 """Settlement: when an epoch is due, and what the chain reports about it. `epoch_closing` computes its contents."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow, SubmissionRow
@@ -12,14 +11,10 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
 
-PROMISED_EPOCHS = 64
-"""A countersignature promises to settle a submission at most this number of epochs after the next one."""
 RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
 """Time in seconds between attempts to post an epoch that the ledger refuses. It doubles up to the maximum."""
 MAX_UNPOSTED = 2
 """Maximum number of epochs that are not on chain. The second one is filled while the first one closes."""
-SPARE_EPOCHS = 8
-"""Number of epochs before the promised one from which a submission is decided with the verdicts that it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +105,6 @@ def get_next_number(repository: Repository) -> int:
     """Return the number of the next epoch to begin."""
     last = repository.get_last_epoch_number()
     return 0 if last is None else last + 1
-
-
-def compute_promised_epoch(repository: Repository) -> int:
-    """Return the number of the latest epoch that a new countersignature promises."""
-    return get_next_number(repository) + PROMISED_EPOCHS
-
-
-def find_due(repository: Repository, params: PoolParams, rows: Sequence[SubmissionRow], *, now: float) -> set[str]:
-    """Return receipt hashes of submissions that can no longer wait for validators.
-
-    An undecided submission cannot be in an epoch, so waiting would break the operator's promise and cost its bond.
-    """
-    latest = get_next_number(repository) + SPARE_EPOCHS
-    return {
-        row.receipt_hash for row in rows if latest >= row.latest_epoch or now >= row.signed_at + params.receipt_seconds
-    }
 
 
 def is_closed(repository: Repository, *, chain_time: float) -> bool:

@@ -147,9 +147,7 @@ def _answer_again(known: SubmissionRow, receipt: messages.Receipt, receipt_hash:
 
 def get_countersigned(row: SubmissionRow) -> Countersigned:
     """Return the promise that was recorded for a submission."""
-    message = messages.Countersignature(
-        receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
-    )
+    message = messages.Countersignature(receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, due_by=row.due_by)
     return Countersigned(message=message, signature=row.countersignature)
 
 
@@ -181,7 +179,7 @@ def _to_row(receipt: messages.Receipt, signature: str, promise: Countersigned) -
         deadline=receipt.deadline,
         signature=signature,
         signed_at=promise.message.signed_at,
-        latest_epoch=promise.message.latest_epoch,
+        due_by=promise.message.due_by,
         countersignature=promise.signature,
     )
 

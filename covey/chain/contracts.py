@@ -243,7 +243,7 @@ class EpochLedger(Contract):
     def challenge_omission(
         self, receipt: Receipt, *, node_signature: str, promise: Countersignature, promise_signature: str
     ) -> Call:
-        inclusion_promise = (promise.signed_at, promise.latest_epoch, _to_bytes(promise_signature))
+        inclusion_promise = (promise.signed_at, promise.due_by, _to_bytes(promise_signature))
         claims = astuple(receipt), _to_bytes(node_signature), inclusion_promise
         return self._write("challengeOmission", *claims, value=OMISSION_BOND)
 
@@ -251,8 +251,9 @@ class EpochLedger(Contract):
         """Answer challenges by proving that their receipts are in one posted epoch. The sender earns OMISSION_BOND for
         each.
 
-        The contract skips challenges that are no longer open. It reverts with NothingToAnswer if none is open, and with
-        WrongLeaf if an open one is not in the epoch. Gas grows with the number of inclusions, so send them in slices.
+        An upheld one is deducted from the contributor's rewards instead, once the epoch is final. The contract skips
+        all others, and reverts with NothingToAnswer if none is left, or WrongLeaf if an open one is not in the epoch.
+        Gas grows with the number of inclusions, so send them in slices.
         """
         return self._write("answerOmissions", astuple(record), astuple(header), [astuple(one) for one in inclusions])
 
@@ -284,6 +285,10 @@ class EpochLedger(Contract):
 
     def claimed_of(self, pool: PoolId, contributor: Address) -> int:
         return int(self._read("claimedOf", pool, contributor))
+
+    def deduction_of(self, pool: PoolId, contributor: Address) -> int:
+        """Return the amount that is deducted from the contributor's next claims, because the bond has paid it."""
+        return int(self._read("deductionOf", pool, contributor))
 
     def escrow_of(self, pool: PoolId) -> int:
         """Return the amount of tokens that the contract holds for the pool now."""

@@ -199,6 +199,20 @@ class OmissionUpheld(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OmissionUnpaid(Event):
+    pool: PoolId
+    receipt_hash: Hash
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OmissionNetted(Event):
+    pool: PoolId
+    receipt_hash: Hash
+    contributor: Address
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EtherWithdrawn(Event):
     challenger: Address
     amount: int
@@ -261,7 +275,8 @@ PoolEvent = PoolCreated | PoolStarted | PoolEnded | PoolAnnounced | ValidatorRep
 NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
 EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed
-LedgerEvent = EscrowEvent | OmissionChallenged | OmissionAnswered | OmissionUpheld | EtherWithdrawn
+OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | OmissionUnpaid | OmissionNetted
+LedgerEvent = EscrowEvent | OmissionEvent | EtherWithdrawn
 CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | SignerSlashed | EquivocationSlashed
 STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | CourtEvent

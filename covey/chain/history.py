@@ -15,11 +15,10 @@ from covey.chain.log_ranges import LogRanges
 from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
+from covey.protocol.promises import KEPT_EPOCHS
 
 MAX_BLOCKS = 100_000
 """Largest number of blocks of one request. Nodes take many seconds for more, and the answer can be too large."""
-KEPT_EPOCHS = 256
-"""Number of newest epochs that rewards can be claimed from. EpochLedger does not keep older ones."""
 Found = TypeVar("Found", bound=events.Event)
 
 

@@ -217,3 +217,5 @@ class Challenge:
     state: ChallengeState
     answered_by: int
     """Number of the epoch that answered the challenge."""
+    paid: int
+    """Amount that the operator's bond paid for the receipt, and that is not deducted from rewards yet."""

@@ -106,7 +106,8 @@ def rewards_show(
     who = read_address(contributor) if contributor else account.wallet.address
     unit, now = account.get_unit(raw=raw or as_json), account.get_time()
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
-    claimed = account.contracts.ledger.claimed_of(account.pool, who)
+    ledger = account.contracts.ledger
+    claimed, deduction = ledger.claimed_of(account.pool, who), ledger.deduction_of(account.pool, who)
     view, work = _ask_coordinator(account, coordinator_url, who, final, unfinal)
     price = account.contracts.pools.get_terms(account.pool).reward_per_million
     earned = None if work is None else view.cumulative if view else 0
@@ -118,7 +119,8 @@ def rewards_show(
         "epoch": final and final.epoch,
         "earned": None if earned is None else Amount(earned, unit),
         "claimed": Amount(claimed, unit),
-        "claimable": None if earned is None else Amount(earned - claimed, unit),
+        **({"paid_by_bond": Amount(deduction, unit)} if deduction else {}),
+        "claimable": None if earned is None else Amount(max(0, earned - claimed - deduction), unit),
     }
     at = values["next_final_at"]
     values["next_final_at"] = None if at is None else Moment(at, now)
@@ -322,12 +324,14 @@ def _get_claimed(account: "Account") -> int:
 
 
 def claim(account: "Account", record: "EpochRecord", view: "RewardView") -> "tuple[int, Entry]":
-    """Claim a reward. Return the amount, in the token's smallest unit, and the transaction."""
-    claimed = _get_claimed(account)
-    entry = account.send(
-        account.contracts.ledger.claim(account.pool, record, account.wallet.address, view.cumulative, view.proof)
-    )
-    return view.cumulative - claimed, entry
+    """Claim a reward. Return the amount that is paid, in the token's smallest unit, and the transaction.
+
+    What the operator's bond has paid for the same work is deducted.
+    """
+    claimed, ledger = _get_claimed(account), account.contracts.ledger
+    deduction = ledger.deduction_of(account.pool, account.wallet.address)
+    entry = account.send(ledger.claim(account.pool, record, account.wallet.address, view.cumulative, view.proof))
+    return max(0, view.cumulative - claimed - deduction), entry
 
 
 def _find_next(account: "Account") -> "EpochPosted | None":

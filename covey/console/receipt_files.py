@@ -56,9 +56,7 @@ def read_receipt_file(file: Path) -> SignedReceipt:
         ) from error
     promise = None
     if answer is not None:
-        promise = Countersignature(
-            receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
-        )
+        promise = Countersignature(receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, due_by=answer.due_by)
     return SignedReceipt(
         receipt=receipt,
         receipt_hash=receipt_hash,

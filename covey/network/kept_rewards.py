@@ -9,13 +9,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from covey.chain.contracts import Contracts
-from covey.chain.history import KEPT_EPOCHS, History
+from covey.chain.history import History
 from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import RewardView
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
+from covey.protocol.promises import KEPT_EPOCHS
 from covey.runtime.files import write_atomically
 
 REWARDS_FOLDER = "rewards"

@@ -62,17 +62,17 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countersignature:
-    """The operator's promise to settle a receipt by an epoch. EpochLedger verifies it."""
+    """The operator's promise to settle a receipt by a time. EpochLedger verifies it."""
 
-    TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "latest_epoch": "uint64"}
+    TYPES: ClassVar[dict[str, str]] = {"receipt_hash": "bytes32", "signed_at": "uint64", "due_by": "uint64"}
     receipt_hash: Hash
     signed_at: int
     """Time of signing in Unix seconds.
 
     The drawing block is the first block that is at least the pool's `draw_seconds` later.
     """
-    latest_epoch: int
-    """Last epoch that may include the receipt."""
+    due_by: int
+    """Time in Unix seconds until which the receipt must be in a posted epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

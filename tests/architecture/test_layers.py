@@ -26,6 +26,7 @@ ADDRESSES = {
         "coordinator/db/epoch_queries.py",
         "coordinator/db/fact_queries.py",
         "coordinator/db/judging_queries.py",
+        "coordinator/db/omission_queries.py",
         "coordinator/db/page_queries.py",
         "coordinator/db/rate_queries.py",
         "coordinator/db/sum_queries.py",

@@ -80,8 +80,9 @@ def _find_wrong_epochs(chain: Any, pool: PoolId, home: Path, record: Record, dec
             if leaf["units"] and leaf["outcome"] != Decision.ACCEPT:
                 yield f"Task {leaf['task']} was not accepted, and is paid."
             promise = record.promises.get(receipt_hash)
-            if promise is not None and event.epoch > promise.latest_epoch:
-                yield f"{receipt_hash} is in epoch {event.epoch}, after {promise.latest_epoch}."
+            posted_at = chain.client.get_block(event.block_number).timestamp
+            if promise is not None and posted_at > promise.due_by:
+                yield f"{receipt_hash} is in epoch {event.epoch}, posted at {posted_at}, after {promise.due_by}."
     lost = set(record.promises) - set(held)
     if lost:
         yield f"{len(lost)} of {len(record.promises)} promised submissions are in no epoch, for example {min(lost)}."

@@ -2,7 +2,7 @@
 pragma solidity 0.8.30;
 
 import {Receipt, WorkLeaf} from "../../contracts/interfaces/ICoveyTypes.sol";
-import {ChallengeState, IEpochLedger, Inclusion, InclusionPromise} from
+import {ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {OmissionFixture} from "./OmissionFixture.sol";
@@ -30,7 +30,7 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     function test_WhenTheLeafIsShown_TheCallerEarnsTheBond() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
+        challenge(makePromise(DUE));
         vm.expectEmit();
         emit IEpochLedger.OmissionAnswered(pool, receiptHash, 0, trainer);
         send(answer);
@@ -39,13 +39,13 @@ contract AnswerOmissionsTest is OmissionFixture {
         vm.expectRevert(wrongState(ChallengeState.Answered));
         ledger.resolveOmission(receipt);
         assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 1000);
-        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), makePromise(0));
+        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), makePromise(DUE));
     }
 
     function test_WhenTwoAreShown_OneTransactionAnswersBothAndEarnsBothBonds() public {
         (Receipt[2] memory both, Answer memory answer) = postTwo();
-        challenge(both[0], makePromise(both[0], 0));
-        challenge(both[1], makePromise(both[1], 0));
+        challenge(both[0], makePromise(both[0], DUE));
+        challenge(both[1], makePromise(both[1], DUE));
         send(answer);
         assertEq(trainer.balance, 2 * BOND);
         assertEq(address(ledger).balance, 0);
@@ -58,11 +58,11 @@ contract AnswerOmissionsTest is OmissionFixture {
     /// One of the two was answered before, or never challenged.
     function test_WhenOneIsNotOpen_TheOthersAreStillAnswered() public {
         (Receipt[2] memory both, Answer memory answer) = postTwo();
-        challenge(both[1], makePromise(both[1], 0));
+        challenge(both[1], makePromise(both[1], DUE));
         send(answer);
         assertEq(trainer.balance, BOND);
         assertTrue(stateOf(both[0]) == ChallengeState.None);
-        challenge(both[0], makePromise(both[0], 0));
+        challenge(both[0], makePromise(both[0], DUE));
         send(answer);
         assertEq(trainer.balance, 2 * BOND);
         assertTrue(stateOf(both[0]) == ChallengeState.Answered);
@@ -70,8 +70,8 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     function test_WhenOneIsShownTwice_ItEarnsOneBond() public {
         (Receipt[2] memory both, Answer memory answer) = postTwo();
-        challenge(both[0], makePromise(both[0], 0));
-        challenge(both[1], makePromise(both[1], 0));
+        challenge(both[0], makePromise(both[0], DUE));
+        challenge(both[1], makePromise(both[1], DUE));
         answer.shown[1] = answer.shown[0];
         send(answer);
         assertEq(trainer.balance, BOND);
@@ -81,7 +81,7 @@ contract AnswerOmissionsTest is OmissionFixture {
     function test_WhenNothingIsOpen_ItReverts() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
         refuse(nothing, answer);
-        challenge(makePromise(0));
+        challenge(makePromise(DUE));
         send(answer);
         refuse(nothing, answer);
         answer.shown = new Inclusion[](0);
@@ -91,9 +91,9 @@ contract AnswerOmissionsTest is OmissionFixture {
     /// The first window closes at 10, the second at 15.
     function test_WhenAWindowHasPassed_ThatOneIsSkipped() public {
         (Receipt[2] memory both, Answer memory answer) = postTwo();
-        challenge(both[0], makePromise(both[0], 0));
+        challenge(both[0], makePromise(both[0], DUE));
         vm.warp(START + 5);
-        challenge(both[1], makePromise(both[1], 0));
+        challenge(both[1], makePromise(both[1], DUE));
         vm.warp(START + 10);
         send(answer);
         assertTrue(stateOf(both[0]) == ChallengeState.Open);
@@ -105,7 +105,7 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     function test_WhenHeaderAndRecordDiffer_ItReverts() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
+        challenge(makePromise(DUE));
         answer.header.workRoot = ledger.hashWorkLeaf(answer.shown[0].leaf);
         refuse(abi.encodeWithSelector(IEpochLedger.WrongHeader.selector), answer);
         answer.record.headerHash = ledger.hashHeader(answer.header);
@@ -114,14 +114,14 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     function test_WhenTheLeafIsNotInTheTree_ItReverts() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
-        challenge(makePromise(0));
+        challenge(makePromise(DUE));
         answer.shown[0].leaf.outcome = 1;
         refuse(wrongLeaf(), answer);
     }
 
     /// Each tree holds a leaf that differs from the receipt in one field.
     function test_WhenAnyFieldOfTheLeafDiffers_ItReverts() public {
-        challengeWhenIdle();
+        challenge(makePromise(DUE));
         for (uint256 i = 0; i < 6; ++i) {
             WorkLeaf memory leaf = makeLeaf(receipt);
             if (i == 0) leaf.receiptHash = keccak256("another");
@@ -139,7 +139,7 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     /// Both pools have the same operator, which includes the leaf in an epoch of the wrong pool.
     function test_WhenTheEpochBelongsToAnotherPool_ItReverts() public {
-        challengeWhenIdle();
+        challenge(makePromise(DUE));
         uint256 first = pool;
         pool = makePool(makeTerms());
         Answer memory answer = postLeaf(makeLeaf(receipt));
@@ -149,7 +149,7 @@ contract AnswerOmissionsTest is OmissionFixture {
 
     function test_WhenTheAnsweringEpochIsDisabled_TheReceiptCanBeChallengedAgain() public {
         Answer memory answer = postLeaf(makeLeaf(receipt));
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         challenge(given);
         send(answer);
         vm.prank(arbiter);
@@ -161,9 +161,116 @@ contract AnswerOmissionsTest is OmissionFixture {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// Challenges once the receipt is overdue because the operator has posted nothing.
-    function challengeWhenIdle() internal {
-        vm.warp(START + 121);
-        challenge(makePromise(0));
+    /// Challenges the receipt, and lets the challenge be upheld.
+    function uphold() internal {
+        challenge(makePromise(DUE));
+        vm.warp(START + 10);
+        ledger.resolveOmission(receipt);
+    }
+
+    /// Posts an epoch that pays 50 units for the receipt to the contributor, who is the only one in it.
+    function postPaid(uint64 units) internal returns (Answer memory answer) {
+        WorkLeaf memory leaf = makeLeaf(receipt);
+        (leaf.outcome, leaf.reason, leaf.units) = (1, 0, units);
+        bytes32[] memory proof = new bytes32[](1);
+        proof[0] = OTHER_LEAF;
+        bytes32 workRoot = hashPair(ledger.hashWorkLeaf(leaf), OTHER_LEAF);
+        bytes32 rewardRoot = ledger.hashRewardLeaf(block.chainid, address(ledger), pool, contributor, 300);
+        answer.header = makeHeader(workRoot, rewardRoot, 100);
+        answer.record = postHeader(answer.header);
+        answer.shown = new Inclusion[](1);
+        answer.shown[0] = Inclusion(receipt, leaf, proof);
+    }
+
+    function claimAll(Answer memory answer) internal {
+        ledger.claim(pool, answer.record, contributor, 300, new bytes32[](0));
+    }
+
+    /// The bond has paid 150, and the epoch pays 150 for the receipt and 150 for other work.
+    function test_WhenAnUpheldReceiptIsInAnEpoch_TheNextClaimPaysTheRest() public {
+        uphold();
+        Answer memory answer = postPaid(50);
+        vm.warp(answer.record.finalAt);
+        vm.expectEmit();
+        emit IEpochLedger.OmissionNetted(pool, receiptHash, contributor, 150);
+        send(answer);
+        assertEq(trainer.balance, 0);
+        assertEq(ledger.deductionOf(pool, contributor), 150);
+        vm.expectEmit();
+        emit IEpochLedger.RewardClaimed(pool, 0, contributor, 150);
+        claimAll(answer);
+        assertEq(token.balanceOf(contributor), 300);
+        assertEq(ledger.deductionOf(pool, contributor), 0);
+        assertEq(ledger.claimedOf(pool, contributor), 300);
+        // What the bond has paid for returns to the operator's free escrow.
+        assertEq(ledger.owedOf(pool), 0);
+        assertEq(ledger.escrowOf(pool), 1_000_000 - 150);
+        assertEq(token.balanceOf(address(ledger)), 1_000_000 - 150);
+        assertEq(ledger.getSettlement(pool).funded - ledger.getSettlement(pool).posted, 1_000_000 - 300 + 150);
+        refuse(nothing, answer);
+    }
+
+    /// The contributor claims first. Its next epoch pays the less.
+    function test_WhenTheRewardWasClaimedBefore_ALaterClaimPaysTheRest() public {
+        uphold();
+        Answer memory answer = postPaid(50);
+        vm.warp(answer.record.finalAt);
+        claimAll(answer);
+        assertEq(token.balanceOf(contributor), 450);
+        send(answer);
+        bytes32 rewardRoot = ledger.hashRewardLeaf(block.chainid, address(ledger), pool, contributor, 500);
+        EpochRecord memory later = postHeader(makeHeader(keccak256("work"), rewardRoot, 100));
+        vm.warp(later.finalAt);
+        ledger.claim(pool, later, contributor, 500, new bytes32[](0));
+        assertEq(token.balanceOf(contributor), 500);
+    }
+
+    /// The whole claim may be paid already. Then no token moves.
+    function test_WhenTheDeductionIsLarger_TheRestIsKeptForTheNextClaim() public {
+        uphold();
+        Answer memory answer = postPaid(50);
+        vm.warp(answer.record.finalAt);
+        send(answer);
+        bytes32 rewardRoot = ledger.hashRewardLeaf(block.chainid, address(ledger), pool, contributor, 100);
+        EpochRecord memory later = postHeader(makeHeader(keccak256("work"), rewardRoot, 100));
+        vm.warp(later.finalAt);
+        ledger.claim(pool, later, contributor, 100, new bytes32[](0));
+        assertEq(token.balanceOf(contributor), 150);
+        assertEq(ledger.deductionOf(pool, contributor), 50);
+    }
+
+    /// The arbiter can disable the epoch until it is final, and then it pays nothing.
+    function test_WhenTheEpochIsNotFinal_NothingIsDeducted() public {
+        uphold();
+        Answer memory answer = postPaid(50);
+        vm.warp(answer.record.finalAt - 1);
+        refuse(nothing, answer);
+        vm.warp(answer.record.finalAt);
+        answer.shown[0].leaf.outcome = 2;
+        refuse(wrongLeaf(), answer);
+    }
+
+    /// A rejected leaf has no units, so the epoch pays nothing for it. A smaller one pays less than the bond has.
+    function test_WhenTheEpochPaysLess_OnlyThatIsDeducted() public {
+        uphold();
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        vm.warp(answer.record.finalAt);
+        refuse(nothing, answer);
+        answer = postPaid(20);
+        vm.warp(answer.record.finalAt);
+        send(answer);
+        assertEq(ledger.deductionOf(pool, contributor), 60);
+        refuse(nothing, answer);
+    }
+
+    /// A header may name fewer units than its leaves have. The epoch pays for those of the header alone.
+    function test_WhenTheLeafHasMoreUnitsThanTheHeader_TheEpochsRewardIsTheMost() public {
+        receipt.units = 150;
+        receiptHash = court.hashReceipt(receipt);
+        uphold();
+        Answer memory answer = postPaid(1_000_000);
+        vm.warp(answer.record.finalAt);
+        send(answer);
+        assertEq(ledger.deductionOf(pool, contributor), 300);
     }
 }

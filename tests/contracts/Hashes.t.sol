@@ -45,7 +45,7 @@ contract HashesTest is Fixture {
     }
 
     function test_Countersignature_HashAndDigest(bytes32 receiptHash, uint64 signedAt, uint64 latest) public view {
-        bytes32 typeHash = keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 latestEpoch)");
+        bytes32 typeHash = keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)");
         bytes32 expected = keccak256(abi.encode(typeHash, receiptHash, signedAt, latest));
         assertEq(ledger.hashCountersignature(receiptHash, signedAt, latest), expected);
         assertEq(

@@ -14,7 +14,7 @@ interface VmCode {
 contract OmissionTest is OmissionFixture {
     function test_WhenNobodyAnswers_TheOperatorsBondPaysTheContributor() public {
         postWithout();
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         vm.expectEmit();
         emit IEpochLedger.OmissionChallenged(pool, receiptHash, contributor);
         challenge(given);
@@ -53,7 +53,7 @@ contract OmissionTest is OmissionFixture {
     /// The challenger is the token contract, which refuses ether.
     function test_WhenTheChallengerRefusesEther_TheContributorIsPaid() public {
         postWithout();
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         bytes memory signature = signReceipt(receipt);
         vm.deal(address(token), BOND);
         vm.prank(address(token));
@@ -67,7 +67,7 @@ contract OmissionTest is OmissionFixture {
     /// The answer of an ERC-1271 wallet could change, so only the key's signature counts.
     function test_WhenTheOperatorHasCode_ItsSignatureStillCounts() public {
         postWithout();
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         VmCode(address(vm)).etch(operator, hex"00");
         challenge(given);
         assertTrue(ledger.getChallenge(receiptHash).state == ChallengeState.Open);
@@ -76,7 +76,7 @@ contract OmissionTest is OmissionFixture {
     function test_WhenTheBondIsTooSmall_ItPaysHalfOfItAndNothingFromEscrow() public {
         receipt.units = 400;
         postWithout();
-        challenge(makePromise(0));
+        challenge(makePromise(DUE));
         vm.warp(START + 10);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 500);
@@ -84,37 +84,55 @@ contract OmissionTest is OmissionFixture {
         assertEq(ledger.escrowOf(pool), 1_000_000);
     }
 
-    function test_WhenTheOperatorStopped_ReceiptsFallDueWithoutAnEpoch() public {
-        InclusionPromise memory given = makePromise(0);
-        vm.warp(START + 120);
-        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
-        vm.warp(START + 121);
+    function test_WhenThePromiseIsDue_ItCanBeChallengedForAQuarterOfTheKeptTime() public {
+        uint64 dueBy = uint64(START + 30);
+        InclusionPromise memory given = makePromise(dueBy);
+        vm.warp(START + 30);
+        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector, dueBy), given);
+        vm.warp(START + 95);
+        refuse(abi.encodeWithSelector(IEpochLedger.TooLate.selector, START + 94), given);
+        vm.warp(START + 94);
         challenge(given);
-        vm.warp(START + 131);
+    }
+
+    function test_WhenThePromiseHasJustFallenDue_ItCanBeChallenged() public {
+        InclusionPromise memory given = makePromise(uint64(START + 30));
+        vm.warp(START + 31);
+        challenge(given);
+        vm.warp(START + 41);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// The operator posted at 115 and can post again from 116 on. Both windows after that end at 136.
-    function test_WhenTheOperatorPostsOnTime_ItWaitsForThePromisedEpoch() public {
-        InclusionPromise memory given = makePromise(1);
-        vm.warp(START + 115);
-        post(keccak256("reward"), 0);
-        vm.warp(START + 136);
-        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
-        vm.warp(START + 137);
+    /// Epochs that hold nothing put no promise off, however many the operator posts.
+    function test_WhenTheOperatorPostsEmptyEpochs_ThePromiseFallsDueAllTheSame() public {
+        InclusionPromise memory given = makePromise(uint64(START + 30));
+        for (uint256 i = 0; i < 31; ++i) {
+            vm.warp(START + i);
+            post(keccak256("reward"), 0);
+        }
+        vm.warp(START + 31);
         challenge(given);
     }
 
-    /// The deadline is far away and no epoch was posted. The receipt is overdue 20 s (`unbondWindow`) after the end.
+    /// Epochs are kept for 256 s at least. A promise can take 64 of them.
+    function test_WhenThePromiseGivesTooMuchTime_ItReverts() public {
+        uint64 dueBy = SIGNED + 65;
+        vm.warp(START + 61);
+        bytes4 selector = IEpochLedger.PromiseTooLong.selector;
+        refuse(abi.encodeWithSelector(selector, dueBy, SIGNED + 64), makePromise(dueBy));
+        refuse(abi.encodeWithSelector(selector, type(uint64).max, SIGNED + 64), makePromise(type(uint64).max));
+        challenge(makePromise(dueBy - 1));
+    }
+
+    /// The receipt is overdue 20 s (`unbondWindow`) after the pool's end, whatever was promised.
     function test_WhenThePoolHasEnded_EveryPromiseFallsDue() public {
-        receipt.deadline = uint64(START + 10_000);
-        receiptHash = court.hashReceipt(receipt);
-        InclusionPromise memory given = makePromise(7);
+        uint64 dueBy = uint64(START + 59);
+        InclusionPromise memory given = makePromise(dueBy);
         vm.prank(operator);
         pools.endPool(pool);
         vm.warp(START + 19);
-        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector), given);
+        refuse(abi.encodeWithSelector(IEpochLedger.NotOverdue.selector, dueBy), given);
         vm.warp(START + 20);
         challenge(given);
         vm.warp(START + 30);
@@ -122,17 +140,46 @@ contract OmissionTest is OmissionFixture {
         assertEq(token.balanceOf(contributor), 150);
     }
 
+    /// Without a bond, nothing is used up: the receipt can be challenged again, and a later bond pays.
+    function test_WhenTheBondIsEmpty_TheReceiptCanBeChallengedAgain() public {
+        vm.prank(address(ledger));
+        stakes.payFromOperator(pool, trainer, 500);
+        InclusionPromise memory given = makePromise(DUE);
+        challenge(given);
+        vm.warp(START + 10);
+        vm.expectEmit();
+        emit IEpochLedger.OmissionUnpaid(pool, receiptHash);
+        ledger.resolveOmission(receipt);
+        assertTrue(stateOf(receipt) == ChallengeState.None);
+        assertEq(ledger.etherOf(stranger), BOND);
+        bond(operator, BondKind.OPERATOR, 1000);
+        challenge(given);
+        vm.warp(START + 20);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+    }
+
+    /// A receipt without units earns nothing, so nothing is left to pay.
+    function test_WhenNothingIsDue_TheChallengeIsUpheldWithoutAPayment() public {
+        receipt.units = 0;
+        receiptHash = court.hashReceipt(receipt);
+        challenge(makePromise(DUE));
+        vm.warp(START + 10);
+        ledger.resolveOmission(receipt);
+        assertTrue(stateOf(receipt) == ChallengeState.Upheld);
+    }
+
     function test_WhenTheBondOrThePromiseIsWrong_ItReverts() public {
         postWithout();
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         bytes memory signature = signReceipt(receipt);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.WrongBond.selector, BOND, 1));
         vm.prank(stranger);
         ledger.challengeOmission{value: 1}(receipt, signature, given);
         bytes memory forged = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, operator);
-        given.latestEpoch = 1;
+        given.dueBy = DUE - 1;
         refuse(forged, given);
-        given.latestEpoch = 0;
+        given.dueBy = DUE;
         receipt.units = 51;
         refuse(forged, given);
         receipt.pool = 99;
@@ -143,10 +190,10 @@ contract OmissionTest is OmissionFixture {
     function test_WhenTheNodeDidNotSign_ItReverts() public {
         postWithout();
         bytes memory unsigned = abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, node);
-        refuse(unsigned, makePromise(0), OPERATOR_KEY);
+        refuse(unsigned, makePromise(DUE), OPERATOR_KEY);
         bytes memory signature = signReceipt(receipt);
         receipt.units = 51;
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(DUE);
         vm.expectRevert(unsigned);
         vm.prank(stranger);
         ledger.challengeOmission{value: BOND}(receipt, signature, given);
@@ -156,41 +203,29 @@ contract OmissionTest is OmissionFixture {
         postWithout();
         receipt.contributor = stranger;
         bytes memory reason = abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, stranger);
-        refuse(reason, makePromise(0));
+        refuse(reason, makePromise(DUE));
         receipt = makeReceipt(1, keccak256("file"));
         receipt.node = vm.addr(0xBAD);
         reason = abi.encodeWithSelector(IEpochLedger.NeverBound.selector, receipt.node, contributor);
-        refuse(reason, makePromise(0), 0xBAD);
+        refuse(reason, makePromise(DUE), 0xBAD);
     }
 
     /// A binding counts in its own pool only.
     function test_WhenTheNodeIsBoundInAnotherPool_ItReverts() public {
         receipt.pool = makePool(makeTerms());
-        vm.warp(START + 121);
-        refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, contributor), makePromise(0));
+        refuse(abi.encodeWithSelector(IEpochLedger.NeverBound.selector, node, contributor), makePromise(DUE));
     }
 
-    /// Liability ends 20 s after the removal, and the promise falls due at 121.
+    /// Liability ends 20 s after the removal, and the promise is due at 59.
     function test_WhenTheNodeWasRemovedLongAgo_TheContributorIsStillPaid() public {
         vm.prank(contributor);
         nodes.removeNode(pool, node);
-        vm.warp(START + 121);
+        vm.warp(START + 60);
         assertTrue(!nodes.isLiable(pool, node, contributor));
-        challenge(makePromise(0));
-        vm.warp(START + 131);
+        challenge(makePromise(uint64(START + 59)));
+        vm.warp(START + 70);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
-    }
-
-    /// The receipt was due in epoch 0. It can be challenged while at most 64 later epochs were posted, 65 in all.
-    function test_WhenManyEpochsHavePassed_ItIsTooLate() public {
-        InclusionPromise memory given = makePromise(0);
-        for (uint256 i = 0; i < 66; ++i) {
-            vm.warp(START + i);
-            post(keccak256("reward"), 0);
-        }
-        refuse(abi.encodeWithSelector(IEpochLedger.TooLate.selector), given);
-        challenge(makePromise(1));
     }
 
     /// The pool closes at 100. The last challenge leaves ten seconds to answer and ten to resolve.
@@ -198,7 +233,7 @@ contract OmissionTest is OmissionFixture {
         postWithout();
         vm.prank(operator);
         pools.endPool(pool);
-        InclusionPromise memory given = makePromise(0);
+        InclusionPromise memory given = makePromise(uint64(START + 59));
         vm.warp(START + 80);
         refuse(abi.encodeWithSelector(IEpochLedger.WindowClosed.selector, START + 80), given);
         vm.warp(START + 79);

@@ -16,6 +16,9 @@ abstract contract OmissionFixture is Fixture {
     }
 
     uint256 internal constant BOND = 0.001 ether;
+    /// A promise that is due by then can be challenged at once, and until START + 63.
+    uint64 internal constant DUE = uint64(START - 1);
+    uint64 internal constant SIGNED = uint64(START - 5);
     bytes32 internal constant OTHER_LEAF = keccak256("other leaf");
     Receipt internal receipt;
     bytes32 internal receiptHash;
@@ -28,13 +31,13 @@ abstract contract OmissionFixture is Fixture {
         receiptHash = court.hashReceipt(receipt);
     }
 
-    function makePromise(uint64 latestEpoch) internal view returns (InclusionPromise memory) {
-        return makePromise(receipt, latestEpoch);
+    function makePromise(uint64 dueBy) internal view returns (InclusionPromise memory) {
+        return makePromise(receipt, dueBy);
     }
 
-    function makePromise(Receipt memory of_, uint64 latestEpoch) internal view returns (InclusionPromise memory) {
-        bytes32 digest = ledger.digestCountersignature(court.hashReceipt(of_), 5, latestEpoch);
-        return InclusionPromise({signedAt: 5, latestEpoch: latestEpoch, signature: sign(OPERATOR_KEY, digest)});
+    function makePromise(Receipt memory of_, uint64 dueBy) internal view returns (InclusionPromise memory) {
+        bytes32 digest = ledger.digestCountersignature(court.hashReceipt(of_), SIGNED, dueBy);
+        return InclusionPromise({signedAt: SIGNED, dueBy: dueBy, signature: sign(OPERATOR_KEY, digest)});
     }
 
     function challenge(InclusionPromise memory given) internal {

@@ -15,7 +15,7 @@ struct NodeRegistration {
 struct Countersignature {
     bytes32 receiptHash;
     uint64 signedAt;
-    uint64 latestEpoch;
+    uint64 dueBy;
 }
 
 library VectorData {
@@ -95,8 +95,8 @@ library VectorData {
                 Countersignature(
                     0x1111111111111111111111111111111111111111111111111111111111111111, 9223372036854775842, 9223372036854775859
                 ),
-                0xbd5450db224622488102f41892bc527f5660768071bf9676313b0017f0760ea6,
-                0x9c4784a64d1e6df94753c2dd6b4b7065d0219edc55f652a9df183c5e80625a18
+                0xdef8a1dcf04cf4959748a0f0daa644bb16d8ba8bf308e1dd0c7dbccc8f47bbee,
+                0x96e4afc4823198abb47e84d9febea750e243bcfcc937f07d24d14715f795b06c
             );
         }
         if (i == 1) {
@@ -104,8 +104,8 @@ library VectorData {
                 Countersignature(
                     0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0
                 ),
-                0x75d28789653d9b64b4e78d853e8b9affb99bfedf7903866d9f8096c1a1eedffa,
-                0x2ddc188e9f75bb5dfd4a5e1479984b2964dfe00fb8b32b903738ff14828935d5
+                0x0378898a6f6174b17689d101346ff37ab7904e90835840110e75fa88d352153b,
+                0x2b4d36d384a7ecbea04e646a1ecf667371247f01a8ad7dc65082a18b1c2475a1
             );
         }
         if (i == 2) {
@@ -113,8 +113,8 @@ library VectorData {
                 Countersignature(
                     0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615
                 ),
-                0x5deb7790055392dc38a2b2f436c1c6f914683653172bf665c20b309f68b531d4,
-                0x06eb79b44e1956508b9c670fe681411e4ae7a93b86da071ad55535bd0ff5313d
+                0x22054f9e019cb80f4dd8553c5523dec8bb8e02510a5ad53a96eb7904c7ea8430,
+                0xe7652b12c952acdd320b28667f56e13982fdb5263e1cd397d980043e1dfd6066
             );
         }
         revert("no such vector");

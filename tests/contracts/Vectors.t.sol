@@ -58,8 +58,8 @@ contract VectorsTest is Fixture {
         EpochLedger there = EpochLedger(put(address(ledger)));
         for (uint256 i = 0; i < VectorData.COUNT; i++) {
             (Countersignature memory v, bytes32 structHash, bytes32 digest) = VectorData.countersignature(i);
-            assertEq(there.hashCountersignature(v.receiptHash, v.signedAt, v.latestEpoch), structHash);
-            assertEq(there.digestCountersignature(v.receiptHash, v.signedAt, v.latestEpoch), digest);
+            assertEq(there.hashCountersignature(v.receiptHash, v.signedAt, v.dueBy), structHash);
+            assertEq(there.digestCountersignature(v.receiptHash, v.signedAt, v.dueBy), digest);
         }
     }
 

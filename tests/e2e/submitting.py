@@ -21,7 +21,6 @@ from tests.e2e.walk import Walk, take_judgement
 from tests.fakes.tools import Work, Worker
 from tests.fakes.turn import take_turn
 from worker.leases import GeneratedTask
-from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission
 
 
@@ -58,10 +57,7 @@ def cheating(cheat: Cheat) -> Iterator[None]:
             receipt=work.receipt,
             signature=eip712.sign(work.receipt, network.receipt_domain, network.wallet),
             file=work.file,
-            first=ChainMoment(
-                time=network.chain.get_block("latest").timestamp,
-                epochs=network.contracts.ledger.epochs_of(network.pool),
-            ),
+            first_time=network.chain.get_block("latest").timestamp,
         )
         ctx.submissions.add(parcel)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 import coordinator.app
 import coordinator.context
@@ -32,6 +33,7 @@ from coordinator.api.process import cached_page
 from coordinator.api.process.meters import Meters
 from coordinator.api.process.status_page import build_status
 from coordinator.config import CoordinatorConfig
+from coordinator.db.models import SubmissionRow
 from covey.chain.json_rpc import ChainClient
 from covey.demo.demo_network import DemoNetwork
 from covey.demo.participants import DemoOptions, Participants
@@ -127,7 +129,7 @@ class Walk:
     def run_jobs(self) -> None:
         """Mine the blocks that draw, and run every Celery job once with the functions of the jobs process."""
         with self.coordinator.database.write() as rows:  # The time of the drawing blocks has come.
-            rows.check_promised_next(latest_epoch=2**62)
+            rows.session.execute(update(SubmissionRow).values(next_check_at=0.0))
         for job in (
             "assign_tasks",
             "expire_leases",

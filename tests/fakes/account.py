@@ -101,7 +101,7 @@ class FakeAccount(account.Account):
                 count_pools=7,
             ),
             policies=Contract(ALICE, steps_of=4),
-            ledger=Contract(BOB, epochs_of=2, claimed_of=30, escrow_of=100, owed_of=15),
+            ledger=Contract(BOB, epochs_of=2, claimed_of=30, deduction_of=0, escrow_of=100, owed_of=15),
             court=Contract(
                 ALICE,
                 get_case=Case(amount=60, veto_until=120, state=OnChainCaseState.LOCKED, reason=5, span=7),

@@ -98,7 +98,7 @@ class FakeCoordinator:
 
     def _promise(self, receipt: Receipt) -> SubmissionResponse:
         promise = Countersignature(
-            receipt_hash=eip712.compute_struct_hash(receipt), signed_at=self.signed_at, latest_epoch=64
+            receipt_hash=eip712.compute_struct_hash(receipt), signed_at=self.signed_at, due_by=self.signed_at + 64
         )
         return SubmissionResponse(
             **eip712.to_dict(promise), signature=eip712.sign(promise, self.ledger_domain, self.operator)

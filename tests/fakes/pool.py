@@ -271,11 +271,9 @@ class FakePool:
         }
         return Receipt(**(values | changes))
 
-    def record(self, receipt: Receipt, *, signed_at: int = 50, latest_epoch: int = 64) -> Countersigned:
+    def record(self, receipt: Receipt, *, signed_at: int = 50, due_by: int = 100_000) -> Countersigned:
         kinds = {make_address(name): kind for name, kind in self.canaries.items()}
-        message = Countersignature(
-            receipt_hash=eip712.compute_struct_hash(receipt), signed_at=signed_at, latest_epoch=latest_epoch
-        )
+        message = Countersignature(receipt_hash=eip712.compute_struct_hash(receipt), signed_at=signed_at, due_by=due_by)
         handed_in = submissions.VerifiedReceipt(
             receipt=receipt,
             signature=SIGNATURE,

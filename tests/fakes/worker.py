@@ -71,6 +71,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         ),
         receipt_domain=DOMAIN,
         ledger_domain=LEDGER,
+        terms=SimpleNamespace(epoch_length=1),
         environment=DEMO,
     )
     values: dict[str, Any] = {

@@ -251,7 +251,7 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any], prices: d
         "struct Countersignature {",
         "    bytes32 receiptHash;",
         "    uint64 signedAt;",
-        "    uint64 latestEpoch;",
+        "    uint64 dueBy;",
         "}",
         "",
         "library VectorData {",

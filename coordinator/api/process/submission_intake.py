@@ -7,7 +7,7 @@ from coordinator.api.process.request_batches import RequestBatches
 from coordinator.context import Context
 from coordinator.db.models import TaskRow
 from coordinator.db.repository import Repository
-from coordinator.domain import settlement, stakes, submissions, tasks
+from coordinator.domain import stakes, submissions, tasks
 from coordinator.domain.submissions import Countersigned, VerifiedReceipt
 from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import CoveyError
@@ -16,12 +16,10 @@ from covey.protocol.messages import Receipt
 
 
 class NewReceipt(NamedTuple):
-    """Values needed to accept a receipt that is not recorded yet."""
+    """Value needed to accept a receipt that is not recorded yet."""
 
     undrawn_limit: int
     """Reward, in the token's smallest unit, up to which the contributor's work needs no certain replay."""
-    promised_epoch: int
-    """Latest epoch that the countersignature promises."""
 
 
 class _Lease(NamedTuple):
@@ -50,7 +48,7 @@ class Intake:
         return await self._leases.add(_Lease(node, task, lease))
 
     async def check(self, receipt: Receipt) -> Countersigned | NewReceipt:
-        """Return the promise for a recorded receipt, or the values needed to accept a new one.
+        """Return the promise for a recorded receipt, or the value needed to accept a new one.
 
         A receipt is checked before its file is stored, so that refused files do not fill the store. Raises the errors
         of `submissions.check_receipts` and `stakes.require_stake`.
@@ -85,7 +83,6 @@ class Intake:
         contributors = {receipt.contributor for receipt in receipts}
         repository.kept.update(repository.list_contributors(contributors))
         counts = repository.count_nodes_of(contributors)
-        promised = settlement.compute_promised_epoch(repository)
         results: list[Countersigned | NewReceipt | CoveyError] = []
         checked = submissions.check_receipts(repository, ctx.params, receipts, now=ctx.clock())
         for receipt, found in zip(receipts, checked, strict=True):
@@ -96,7 +93,7 @@ class Intake:
                 who = receipt.contributor
                 stake = stakes.get_stake(repository.get_contributor(who))
                 stakes.require_stake(stake, rule=ctx.stake_rule, contributor=who, nodes=counts.get(who, 1))
-                results.append(NewReceipt(compute_undrawn_limit(ctx.terms, stake.free), promised))
+                results.append(NewReceipt(compute_undrawn_limit(ctx.terms, stake.free)))
             except CoveyError as error:
                 results.append(error)
         return results

@@ -7,7 +7,7 @@ from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.file_links import sign_upload
 from coordinator.api.process.submission_intake import NewReceipt
 from coordinator.context import Context
-from coordinator.domain import canary_scores
+from coordinator.domain import canary_scores, promised_times
 from coordinator.domain.submissions import Countersigned, VerifiedReceipt
 from covey.errors import ProtocolError, TransientError
 from covey.protocol import canonical, eip712, messages
@@ -53,7 +53,7 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
         handed_in = VerifiedReceipt(
             receipt=receipt,
             signature=body.signature,
-            promise=_countersign(ctx, receipt, promise.promised_epoch),
+            promise=_countersign(ctx, receipt),
             undrawn_limit=promise.undrawn_limit,
             canary=canary,
             consent=consent,
@@ -68,20 +68,21 @@ async def submit(state: State, node: Node, body: SubmissionRequest) -> Submissio
     return SubmissionResponse(
         receipt_hash=promise.message.receipt_hash,
         signed_at=promise.message.signed_at,
-        latest_epoch=promise.message.latest_epoch,
+        due_by=promise.message.due_by,
         signature=promise.signature,
     )
 
 
-def _countersign(ctx: Context, receipt: messages.Receipt, promised_epoch: int) -> Countersigned:
+def _countersign(ctx: Context, receipt: messages.Receipt) -> Countersigned:
     """Sign the operator's promise to settle a receipt.
 
     If the chain's clock is ahead of ours, its time is signed. Otherwise the drawing block might already exist.
     """
+    signed_at = max(int(ctx.clock()), ctx.chain.estimate_time())
     promise = messages.Countersignature(
         receipt_hash=eip712.compute_struct_hash(receipt),
-        signed_at=max(int(ctx.clock()), ctx.chain.estimate_time()),
-        latest_epoch=promised_epoch,
+        signed_at=signed_at,
+        due_by=signed_at + promised_times.compute_promise_seconds(ctx.params, ctx.ledger.epoch_length),
     )
     return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator))
 

@@ -113,11 +113,11 @@ class SubmissionRequest(Body):
 
 
 class SubmissionResponse(Body):
-    """Response to a submission: a countersignature, which promises to settle the receipt by `latest_epoch`."""
+    """Response to a submission: a countersignature, which promises an epoch with the receipt by `due_by`."""
 
     receipt_hash: HashText
     signed_at: UInt64
     """Time of the countersignature in Unix seconds. The draw takes place the pool's `draw_seconds` later."""
-    latest_epoch: UInt64
+    due_by: UInt64
     """Last epoch that may include the receipt."""
     signature: SignatureText

@@ -69,16 +69,19 @@ contract LedgerHandler is LedgerModel {
         uint256 amount = epoch.promised[who % 2] + (extra % 4 == 0 ? 1 : 0);
         uint256 to = isElsewhere ? both[0] + both[1] - epoch.pool : epoch.pool;
         uint256 held = token.balanceOf(payee);
+        uint256 deduction = ledger.deductionOf(to, payee);
         bytes32[] memory proof = proofOf(epoch, who % 2);
         vm.prank(stranger);
         try ledger.claim(to, epoch.record, payee, amount, proof) {
-            uint256 gained = token.balanceOf(payee) - held;
+            uint256 deducted = deduction - ledger.deductionOf(to, payee);
+            uint256 gained = token.balanceOf(payee) - held + deducted;
             if (epoch.isDisabled) broken = "claimed against a disabled root";
             if (block.timestamp < epoch.record.finalAt) broken = "claimed before the epoch was final";
             if (extra % 4 == 0 || isElsewhere) broken = "claimed what no leaf contains";
             if (gained == 0 || gained != amount - paidTo[to][payee]) broken = "claimed twice";
             paidTo[to][payee] += gained;
             paid[to] += gained;
+            funded[to] += deducted;
         } catch {}
     }
 
@@ -101,15 +104,16 @@ contract LedgerHandler is LedgerModel {
     function challenge(uint256 task, uint256 latest) external {
         (Receipt memory receipt,) = makeTask(task % TASKS);
         bytes32 receiptHash = court.hashReceipt(receipt);
-        uint64 latestEpoch = uint64(latest % 4);
-        bytes memory given = sign(OPERATOR_KEY, ledger.digestCountersignature(receiptHash, 1, latestEpoch));
+        uint64 signedAt = uint64(block.timestamp - 40);
+        uint64 dueBy = uint64(block.timestamp - 20 + latest % 4 * 10);
+        bytes memory given = sign(OPERATOR_KEY, ledger.digestCountersignature(receiptHash, signedAt, dueBy));
         bytes memory signature = sign(latest % 5 == 0 ? STRANGER_KEY : NODE_KEY, court.digestReceipt(receipt));
-        bool isDue = isOverdue(latestEpoch);
+        bool isDue = isOverdue(dueBy);
         ChallengeState state = stateOf(task % TASKS);
         bool hasFallen = state == ChallengeState.Answered && epochs[answeredBy[task % TASKS]].isDisabled;
         // The token contract refuses ether. Such a challenger must not block anyone.
         vm.prank(task % 2 == 0 ? stranger : address(token));
-        try ledger.challengeOmission{value: BOND}(receipt, signature, InclusionPromise(1, latestEpoch, given)) {
+        try ledger.challengeOmission{value: BOND}(receipt, signature, InclusionPromise(signedAt, dueBy, given)) {
             if (latest % 5 == 0) broken = "challenged without the node";
             if (!isDue) broken = "challenged before it was due";
             if (state != ChallengeState.None && !hasFallen) broken = "a receipt was challenged twice";
@@ -124,8 +128,17 @@ contract LedgerHandler is LedgerModel {
         bool isShown = epoch.pool == pool && !epoch.isDisabled && epoch.task == task % TASKS;
         Inclusion[] memory shown = new Inclusion[](1);
         shown[0] = Inclusion(receipt, leaf, new bytes32[](0));
+        ChallengeState state = stateOf(task % TASKS);
+        uint256 deduction = ledger.deductionOf(pool, contributor);
         try ledger.answerOmissions(epoch.record, epoch.header, shown) {
             if (!isShown) broken = "answered with an epoch that does not include the receipt";
+            if (state == ChallengeState.Upheld) {
+                uint256 added = ledger.deductionOf(pool, contributor) - deduction;
+                if (added > 150 || isNetted[task % TASKS]) broken = "deducted more than the bond has paid";
+                if (block.timestamp < epoch.record.finalAt) broken = "deducted for an epoch that may be disabled";
+                isNetted[task % TASKS] = true;
+                return;
+            }
             answeredBy[task % TASKS] = which % epochs.length;
             --openChallenges;
         } catch {}

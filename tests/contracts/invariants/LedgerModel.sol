@@ -36,6 +36,7 @@ abstract contract LedgerModel is Fixture {
     /// Number of bonds of upheld challenges that were not withdrawn yet.
     uint256 internal credits;
     mapping(uint256 task => uint256 epoch) internal answeredBy;
+    mapping(uint256 task => bool) internal isNetted;
 
     function leafOf(uint256 of_, uint256 i, uint256 cumulative) internal view returns (bytes32) {
         return ledger.hashRewardLeaf(block.chainid, address(ledger), of_, payees[i], cumulative);
@@ -90,14 +91,11 @@ abstract contract LedgerModel is Fixture {
         ++count[header.pool];
     }
 
-    /// Whether a receipt is overdue: its epoch was posted, the operator has stopped for both windows, or the pool ended
-    /// 20 s ago.
-    function isOverdue(uint64 latestEpoch) internal view returns (bool) {
-        uint256 posted = ledger.getSettlement(pool).lastPostedAt + 1;
-        uint256 idleFrom = posted > START + 10 ? posted : START + 10;
+    /// Whether a promise is overdue: its time has passed, or the pool ended 20 s ago.
+    function isOverdue(uint64 dueBy) internal view returns (bool) {
         uint256 closesAt = pools.closesAt(pool);
         bool isClosing = closesAt != type(uint256).max && block.timestamp >= closesAt - 80;
-        return ledger.epochsOf(pool) > latestEpoch || block.timestamp > idleFrom + 20 || isClosing;
+        return block.timestamp > dueBy || isClosing;
     }
 
     function stateOf(uint256 task) internal view returns (ChallengeState) {

@@ -23,7 +23,6 @@ from covey.protocol.verdict import Decision, Reason
 from tests.fakes.pool import SIGNATURE
 from tests.integration.chain.conftest import Chain
 from tests.integration.chain.making import make_header, make_receipt, make_verdict, post, propose, word
-from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.integration
@@ -62,16 +61,16 @@ def keep(chain: Chain, folder: Path, receipt: Receipt, *, is_promised: bool = Tr
     """Write the file of a receipt as a worker keeps it, before or after it is countersigned."""
     store = SubmissionStore(folder)
     signature = sign(receipt, chain.domain("slashing_court"), chain.wallets["node"])
-    moment = ChainMoment(time=chain.now(), epochs=0)
-    submission = SignedSubmission(receipt=receipt, signature=signature, file=b"rows", first=moment)
+    submission = SignedSubmission(receipt=receipt, signature=signature, file=b"rows", first_time=chain.now())
     store.add(submission)
     name = f"{receipt.task}-{receipt.lease}.json"
     if not is_promised:
         return folder / name
-    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
+    now = chain.now()
+    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=now - 5, due_by=now - 1)
     signed = sign(promise, chain.domain("epoch_ledger"), chain.wallets["operator"])
     answer = SubmissionResponse(
-        receipt_hash=promise.receipt_hash, signed_at=promise.signed_at, latest_epoch=0, signature=signed
+        receipt_hash=promise.receipt_hash, signed_at=promise.signed_at, due_by=promise.due_by, signature=signed
     )
     store.close(submission, answer)
     return folder / "sent" / name

@@ -92,8 +92,9 @@ def test_epoch__disabled__cannot_be_claimed(chain):
 
 
 def challenge(chain, receipt: Receipt) -> Call:
-    """Return the call of a holder of a receipt that the operator has promised to include in epoch 0."""
-    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=3, latest_epoch=0)
+    """Return the call of a holder of a receipt that the operator has promised to include until a second ago."""
+    now = chain.now()
+    promise = Countersignature(receipt_hash=compute_struct_hash(receipt), signed_at=now - 5, due_by=now - 1)
     return chain.contracts.ledger.challenge_omission(
         receipt,
         node_signature=sign(receipt, chain.domain("slashing_court"), chain.wallets["node"]),

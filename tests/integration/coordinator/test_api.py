@@ -58,13 +58,13 @@ async def test_submit__lease_of_the_node__is_countersigned_by_the_operator(harne
         answer = await client.submit(receipt, sign(harness, receipt), FILE)
         again = await client.submit(receipt, sign(harness, receipt), FILE)
     promise = messages.Countersignature(
-        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, latest_epoch=answer.latest_epoch
+        receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, due_by=answer.due_by
     )
     assert answer.receipt_hash == eip712.compute_struct_hash(receipt)
     signer = eip712.recover_signer(promise, harness.ctx.ledger_domain, answer.signature)
     assert signer == harness.chain.address("operator")
     assert before <= answer.signed_at <= before + 60
-    assert answer.latest_epoch == 64
+    assert answer.due_by == answer.signed_at + 64 * harness.ctx.ledger.epoch_length
     assert again == answer, "sent again, answered alike"
 
 

@@ -15,7 +15,7 @@ from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import INSTANCE
 from tests.fakes.tools import make_task
-from worker.receipts import ChainMoment, require_promise
+from worker.receipts import require_promise
 
 pytestmark = pytest.mark.integration
 FILE = b"the rows"
@@ -84,9 +84,10 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
         receipt,
         domain=party.ledger_domain,
         operator=operator,
-        first=ChainMoment(time=answer.signed_at, epochs=0),
-        last=ChainMoment(time=answer.signed_at, epochs=0),
+        first_time=answer.signed_at,
+        now=answer.signed_at,
         draw_seconds=1,
+        epoch_length=party.harness.ctx.ledger.epoch_length,
     )
 
 

@@ -9,7 +9,7 @@ from coordinator.domain.omissions import SLICE
 from coordinator.domain.submissions import to_receipt
 from covey.chain.history import History
 from covey.chain.outbox import IntentState
-from covey.chain.structs import ChallengeState, EpochRecord
+from covey.chain.structs import BondKind, ChallengeState, EpochRecord
 from covey.protocol import eip712
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Hash, PoolId
@@ -137,9 +137,7 @@ async def challenge(harness: CoordinatorHarness, row: SubmissionRow) -> Hash:
     """Post the countersigned receipt with a bond."""
     ledger = harness.chain.contracts.ledger
     receipt = to_receipt(row, harness.ctx.config.pool)
-    promise = Countersignature(
-        receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, latest_epoch=row.latest_epoch
-    )
+    promise = Countersignature(receipt_hash=Hash(row.receipt_hash), signed_at=row.signed_at, due_by=row.due_by)
     call = ledger.challenge_omission(
         receipt, node_signature=row.signature, promise=promise, promise_signature=row.countersignature
     )
@@ -148,7 +146,7 @@ async def challenge(harness: CoordinatorHarness, row: SubmissionRow) -> Hash:
 
 
 async def test_challenge__receipt_of_a_posted_epoch__is_answered_at_once(harness: CoordinatorHarness):
-    """After the receipt's deadline and both windows the ledger accepts a challenge, even of a receipt in an epoch."""
+    """Once the promise is due, the ledger accepts a challenge, even of a receipt in an epoch."""
     for i in range(2):
         async with harness.client("node") as node:
             await hand_in(harness, node, FILE + bytes([i]))
@@ -158,7 +156,7 @@ async def test_challenge__receipt_of_a_posted_epoch__is_answered_at_once(harness
     await harness.follow()
     with harness.ctx.database.read() as rows:
         row = rows.list_submissions(SubmissionState.SETTLED)[1]
-    harness.chain.advance(int(row.deadline - harness.chain.now() + 21))
+    harness.chain.advance(int(row.due_by - harness.chain.now() + 1))
     receipt_hash = await challenge(harness, row)
     await harness.follow()
     await harness.follow()
@@ -179,7 +177,7 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
     await decide(harness)
     with harness.ctx.database.read() as rows:
         (row,) = rows.list_submissions(SubmissionState.ACCEPTED)
-    harness.chain.advance(int(row.deadline - harness.chain.now() + 21))
+    harness.chain.advance(int(row.due_by - harness.chain.now() + 1))
     receipt_hash = await challenge(harness, row)
     await harness.follow()
     ledger = harness.chain.contracts.ledger
@@ -191,10 +189,60 @@ async def test_challenge__receipt_that_no_epoch_holds_yet__is_answered_when_its_
     assert ledger.get_challenge(receipt_hash).state is ChallengeState.ANSWERED
 
 
+async def test_challenge__upheld_before_any_epoch_holds_it__no_epoch_pays_again(harness: CoordinatorHarness):
+    harness.chain.bond("operator", harness.ctx.ledger.pool, BondKind.OPERATOR, 10_000)
+    async with harness.client("node") as node:
+        await hand_in(harness, node, FILE)
+    await decide(harness)
+    with harness.ctx.database.read() as rows:
+        (row,) = rows.list_submissions(SubmissionState.ACCEPTED)
+    harness.chain.advance(int(row.due_by - harness.chain.now() + 1))
+    await challenge(harness, row)
+    harness.chain.advance(10)
+    ledger = harness.chain.contracts.ledger
+    harness.chain.send("deployer", ledger.resolve_omission(to_receipt(row, harness.ctx.config.pool)))
+    await harness.follow()
+    harness.clock.offset += 100
+    harness.run_job("settle")
+    await harness.follow()
+    assert ledger.epochs_of(harness.ctx.ledger.pool) == 0
+
+
+async def test_challenge__upheld_although_an_epoch_holds_it__the_next_claim_is_less(harness: CoordinatorHarness):
+    """The coordinator did not answer in time. The bond has paid 60, and the epoch pays 60 more for the same work."""
+    ledger, pool = harness.chain.contracts.ledger, harness.ctx.ledger.pool
+    harness.chain.bond("operator", pool, BondKind.OPERATOR, 10_000)
+    async with harness.client("node") as node:
+        await hand_in(harness, node, FILE)
+    await decide(harness)
+    harness.clock.offset += 100
+    harness.run_job("settle")
+    await harness.follow()
+    await harness.follow()
+    with harness.ctx.database.read() as rows:
+        (row,) = rows.list_submissions(SubmissionState.SETTLED)
+    harness.chain.advance(int(row.due_by - harness.chain.now() + 1))
+    await challenge(harness, row)
+    harness.chain.advance(10)
+    harness.chain.send("deployer", ledger.resolve_omission(to_receipt(row, harness.ctx.config.pool)))
+    harness.clock.offset += 200
+    for _ in range(3):
+        await harness.follow()
+    contributor = harness.chain.address("contributor")
+    paid = ledger.deduction_of(pool, contributor)
+    assert paid == 60
+    epoch = find_record(harness, 0)
+    before = harness.chain.contracts.token.balance_of(contributor)
+    harness.chain.send("deployer", ledger.claim(pool, epoch, contributor, paid, []))
+    assert harness.chain.contracts.token.balance_of(contributor) == before
+    assert (ledger.deduction_of(pool, contributor), ledger.claimed_of(pool, contributor)) == (0, paid)
+
+
 def record_work(harness: CoordinatorHarness, count: int) -> None:
     """Insert accepted submissions with true promises, as if they had been submitted and judged."""
     wallet, operator, ctx = harness.wallet("node"), harness.ctx.operator, harness.ctx
-    deadline = harness.chain.now() + 1
+    now = harness.chain.now()
+    deadline = now + 1
     with ctx.database.write() as rows:
         rows.add(NodeRow(address=wallet.address, contributor=harness.chain.address("contributor")))
         rows.session.add_all(
@@ -211,13 +259,13 @@ def record_work(harness: CoordinatorHarness, count: int) -> None:
                 groups=1, units=1, deadline=deadline,
             )  # fmt: skip
             receipt_hash = eip712.compute_struct_hash(receipt)
-            promise = Countersignature(receipt_hash=receipt_hash, signed_at=1, latest_epoch=0)
+            promise = Countersignature(receipt_hash=receipt_hash, signed_at=now - 5, due_by=now - 1)
             rows.session.add(
                 SubmissionRow(
                     receipt_hash=receipt_hash, task=receipt.task, lease=receipt.lease, node=receipt.node,
                     contributor=receipt.contributor, policy_version=0, work_key=receipt.work_key, groups=1, units=1,
                     receipt_units=1, deadline=deadline, signature=eip712.sign(receipt, ctx.receipt_domain, wallet),
-                    signed_at=1, latest_epoch=0, state=SubmissionState.ACCEPTED, decided_at=harness.clock(),
+                    signed_at=now - 5, due_by=now - 1, state=SubmissionState.ACCEPTED, decided_at=harness.clock(),
                     decision=Decision.ACCEPT,
                     countersignature=eip712.sign(promise, ctx.ledger_domain, operator),
                 )

@@ -83,8 +83,7 @@ async def test_submit_pending__operator_that_refuses_all_work__stops_the_worker_
     ctx = await make_one(start, coordinator)
     await loop.sign_next(ctx)
     (submission,) = ctx.submissions.list()
-    first = dataclasses.replace(submission.first, time=int(ctx.clock()))
-    submission = dataclasses.replace(submission, first=first)
+    submission = dataclasses.replace(submission, first_time=int(ctx.clock()))
     coordinator.leased.clear()
     for number in range(loop.REFUSALS):
         receipt = dataclasses.replace(submission.receipt, lease=100 + number)

@@ -38,22 +38,21 @@ def test_build_receipt__file__is_named_by_its_hash_and_counted(worker: Worker):
 
 
 def answer_to(receipt: messages.Receipt, *, signer=OPERATOR, **changes: object) -> SubmissionResponse:
-    values = {"receipt_hash": eip712.compute_struct_hash(receipt), "signed_at": 1000, "latest_epoch": 64}
+    values = {"receipt_hash": eip712.compute_struct_hash(receipt), "signed_at": 1000, "due_by": 1064}
     promise = Countersignature(**(values | changes))
     return SubmissionResponse(**eip712.to_dict(promise), signature=eip712.sign(promise, LEDGER, signer))
 
 
-def require(
-    answer: SubmissionResponse, receipt: messages.Receipt, *, first: int = 950, last: int = 1100, epochs=(3, 5)
-):
+def require(answer: SubmissionResponse, receipt: messages.Receipt, *, first: int = 950, last: int = 1100):
     return receipts.require_promise(
         answer,
         receipt,
         domain=LEDGER,
         operator=OPERATOR.address,
-        first=receipts.ChainMoment(time=first, epochs=epochs[0]),
-        last=receipts.ChainMoment(time=last, epochs=epochs[1]),
+        first_time=first,
+        now=last,
         draw_seconds=50,
+        epoch_length=2,
     )
 
 
@@ -64,7 +63,7 @@ def receipt(worker: Worker) -> messages.Receipt:
 
 def test_require_promise__lawful__is_returned(receipt: messages.Receipt):
     promise = require(answer_to(receipt), receipt, first=1049, last=1000 - receipts.MAX_AHEAD_SECONDS)
-    assert (promise.signed_at, promise.latest_epoch) == (1000, 64)
+    assert (promise.signed_at, promise.due_by) == (1000, 1064)
     assert promise.receipt_hash == eip712.compute_struct_hash(receipt)
 
 
@@ -86,15 +85,15 @@ def test_require_promise__back_dated_or_ahead__is_refused(receipt: messages.Rece
 
 
 @pytest.mark.parametrize(
-    ("latest", "is_fair"), [(0, False), (2, False), (3, True), (133, True), (134, False), (1 << 62, False)]
+    ("due_by", "is_fair"), [(0, False), (999, False), (1000, True), (1128, True), (1129, False), (1 << 62, False)]
 )
-def test_require_promise__epoch_in_the_past_or_too_far_ahead__is_refused(
-    receipt: messages.Receipt, latest: int, is_fair: bool
+def test_require_promise__due_in_the_past_or_too_late__is_refused(
+    receipt: messages.Receipt, due_by: int, is_fair: bool
 ):
-    """With three epochs when it was signed and five when the answer came, promises of 3 to 5 + 128 are fair."""
-    answer = answer_to(receipt, latest_epoch=latest)
+    """The ledger keeps 256 epochs of 2 s, and a promise may take a quarter of that time."""
+    answer = answer_to(receipt, due_by=due_by)
     if is_fair:
-        assert require(answer, receipt).latest_epoch == latest
+        assert require(answer, receipt).due_by == due_by
     else:
         assert code_of(answer, receipt) == "bad_countersignature"
 
@@ -102,7 +101,7 @@ def test_require_promise__epoch_in_the_past_or_too_far_ahead__is_refused(
 def test_require_promise__signed_by_another_key__is_refused(receipt: messages.Receipt):
     stranger = deploy.derive_wallet("test", "stranger")
     assert code_of(answer_to(receipt, signer=stranger), receipt) == "bad_countersignature"
-    altered = answer_to(receipt).model_copy(update={"latest_epoch": 99})
+    altered = answer_to(receipt).model_copy(update={"due_by": 99})
     assert code_of(altered, receipt) == "bad_countersignature"
     broken = answer_to(receipt).model_copy(update={"signature": "0x" + "00" * 65})
     assert code_of(broken, receipt) == "bad_signature"

@@ -11,11 +11,10 @@ from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import to_dict
 from covey.protocol.messages import Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
-from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.unit
-ANSWER = SubmissionResponse(receipt_hash=make_hash("r"), signed_at=5, latest_epoch=64, signature=SIGNATURE)
+ANSWER = SubmissionResponse(receipt_hash=make_hash("r"), signed_at=5, due_by=64, signature=SIGNATURE)
 REFUSAL = ProtocolError("stale", "too old")
 
 
@@ -24,7 +23,7 @@ def make_submission(task: int, lease: int, file: bytes = b"rows") -> SignedSubmi
         pool=1, task=task, lease=lease, node=make_address("a"), contributor=make_address("b"), policy_version=0,
         work_key=make_hash(f"{task}"), groups=2, units=9, deadline=2**62,
     )  # fmt: skip
-    return SignedSubmission(receipt=receipt, signature=SIGNATURE, file=file, first=ChainMoment(time=41, epochs=3))
+    return SignedSubmission(receipt=receipt, signature=SIGNATURE, file=file, first_time=41)
 
 
 def test_add__submission__is_read_unchanged_by_another_process(tmp_path: Path):
@@ -114,7 +113,7 @@ def test_close__one_of_two__leaves_the_other(tmp_path: Path):
         store.add(submission)
     store.close(first, ANSWER)
     assert list(store.list()) == [second]
-    assert dataclasses.replace(second, first=ChainMoment(time=0, epochs=0)) != second
+    assert dataclasses.replace(second, first_time=0) != second
 
 
 def test_list_refused__many__keeps_the_newest_across_processes(tmp_path: Path):

@@ -28,10 +28,11 @@ Database(sys.argv[1]).prepare()
 """
 STARTING = 3
 """Processes of a coordinator that start together: the API, the jobs, and one that was started twice."""
-ANOTHER = """
+NEWEST = max(path.name for path in (schema_version.MIGRATIONS / "versions").glob("0*.py"))[:4]
+ANOTHER = f"""
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "another", "0003"
+revision, down_revision = "another", "{NEWEST}"
 def upgrade():
     op.add_column("facts", sa.Column("more", sa.Integer(), nullable=True))
 """
@@ -109,7 +110,7 @@ def test_prepare__tables_of_a_later_version__are_refused_and_kept(database: Data
                 act()
     finally:
         with database.write() as rows:
-            rows.session.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+            rows.session.execute(text(f"UPDATE alembic_version SET version_num = '{NEWEST}'"))
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])

@@ -54,7 +54,7 @@ def test_close_epoch__more_leaves_than_a_slice__all_are_in_it(ctx: SimpleNamespa
     assert read_epoch(earning) == (0, 3, 60)
 
 
-@pytest.mark.parametrize("crash", ["put_into_epoch", "add_rewards", "check_promised_next"])
+@pytest.mark.parametrize("crash", ["put_into_epoch", "add_rewards"])
 def test_close_epoch__crash_in_any_transaction__the_next_try_ends_it(
     ctx: SimpleNamespace, earning: FakePool, monkeypatch: pytest.MonkeyPatch, crash: str
 ):

@@ -8,7 +8,8 @@ import pytest
 from coordinator import chain_events
 from coordinator.db.database import Database
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.db.models import ChallengeRow, EpochRow, NodeRow, StepRow, SubmissionRow, TaskRow
+from coordinator.db.models import EpochRow, NodeRow, StepRow, SubmissionRow, TaskRow
+from coordinator.db.omission_queries import ChallengeRow
 from coordinator.domain import omissions, settlement
 from coordinator.domain.omissions import MAX_TRIES, SLICE
 from covey.chain.json_rpc import Call
@@ -39,7 +40,8 @@ class FakeLedger:
 @pytest.fixture
 def ctx(database: Database) -> SimpleNamespace:
     ledger = SimpleNamespace(pool=PoolId(POOL))
-    return SimpleNamespace(database=database, contracts=SimpleNamespace(ledger=FakeLedger()), ledger=ledger)
+    contracts = SimpleNamespace(ledger=FakeLedger())
+    return SimpleNamespace(database=database, contracts=contracts, ledger=ledger, clock=lambda: 100.0)
 
 
 def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = True) -> list[str]:
@@ -65,7 +67,7 @@ def settle(database: Database, leaves: int, *, epoch: int = 0, posted: bool = Tr
             SubmissionRow(
                 receipt_hash=make_hash(f"receipt {n}"), task=n, lease=n, node=make_address("node"),
                 contributor=make_address("owner"), policy_version=0, work_key=make_hash(f"work {n}"), groups=1,
-                units=1, receipt_units=1, deadline=1, signature="0x", signed_at=1, latest_epoch=epoch,
+                units=1, receipt_units=1, deadline=1, signature="0x", signed_at=1, due_by=epoch,
                 countersignature="0x", state=SubmissionState.SETTLED, decision=Decision.ACCEPT, epoch=epoch,
             )
             for n in numbers
@@ -234,3 +236,68 @@ def test_reorganisation__block_that_decided_it__opens_it_again(ctx: SimpleNamesp
 def test_record_challenge__receipt_of_nobody_here__is_no_row(ctx: SimpleNamespace):
     challenge(ctx.database, [make_hash("another's")])
     assert find_challenge(ctx.database, make_hash("another's")) is None
+
+
+def uphold(ctx: SimpleNamespace, receipt: str, *, block: int = 25) -> None:
+    """Let the operator's bond pay for a receipt whose challenge nobody answered in time."""
+    challenge(ctx.database, [receipt])
+    with ctx.database.write() as rows:
+        omissions.record_decision(rows, receipt, block=block, is_upheld=True)
+
+
+def test_answer_challenges__upheld_and_in_an_epoch__is_deducted_once_when_the_epoch_is_final(ctx: SimpleNamespace):
+    """The epoch is final at 99. The chain's clock may be a minute behind ours."""
+    (receipt,) = settle(ctx.database, 1)
+    uphold(ctx, receipt)
+    ctx.clock = lambda: 159.0
+    chain_events.answer_challenges(ctx)
+    assert ctx.contracts.ledger.called == []
+    ctx.clock = lambda: 159.5
+    for _ in range(2):
+        chain_events.answer_challenges(ctx)
+    assert [[one.leaf.receipt_hash for one in shown] for _, _, shown in ctx.contracts.ledger.called] == [[receipt]]
+    with ctx.database.write() as rows:
+        omissions.record_netted(rows, receipt, block=30)
+        rows.get_challenge(receipt).answer = None
+    chain_events.answer_challenges(ctx)
+    assert len(ctx.contracts.ledger.called) == 1
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(29)
+    chain_events.answer_challenges(ctx)
+    assert len(ctx.contracts.ledger.called) == 2, "a reorganization undid the deduction"
+
+
+def test_answer_challenges__upheld_work_that_the_epoch_does_not_pay__is_left_alone(ctx: SimpleNamespace):
+    (receipt,) = settle(ctx.database, 1)
+    uphold(ctx, receipt)
+    ctx.clock = lambda: 1000.0
+    with ctx.database.write() as rows:
+        rows.get_submission(receipt).units = 0
+    chain_events.answer_challenges(ctx)
+    assert ctx.contracts.ledger.called == []
+
+
+def test_list_unsettled__upheld_before_its_epoch__is_in_none(ctx: SimpleNamespace):
+    """The bond has paid for it. Once a reorganization undoes that, an epoch pays."""
+    first, second = settle(ctx.database, 2)
+    with ctx.database.write() as rows:
+        rows.release_from_epoch(0)
+    uphold(ctx, first)
+    with ctx.database.read() as rows:
+        assert [receipt for receipt, _ in rows.list_unsettled()] == [second]
+        assert rows.sum_unsettled().submissions == 1
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(24)
+    with ctx.database.read() as rows:
+        assert [receipt for receipt, _ in rows.list_unsettled()] == [first, second]
+
+
+def test_record_decision__bond_was_empty__the_next_epoch_pays(ctx: SimpleNamespace):
+    (receipt,) = settle(ctx.database, 1)
+    with ctx.database.write() as rows:
+        rows.release_from_epoch(0)
+    challenge(ctx.database, [receipt])
+    with ctx.database.write() as rows:
+        omissions.record_decision(rows, receipt, block=25)
+    with ctx.database.read() as rows:
+        assert [found for found, _ in rows.list_unsettled()] == [receipt]

@@ -5,7 +5,6 @@ from itertools import permutations
 
 import pytest
 
-from coordinator.db.models import EpochRow
 from coordinator.domain import panel, turn_order
 from covey.protocol.seeding import compute_turn_order
 from covey.protocol.status import SubmissionState
@@ -309,17 +308,15 @@ def accept_and_do_not_know(pool: FakePool, receipt_hash: str) -> None:
 
 
 def test_dispatch__validator_that_never_takes_its_turn__decides_within_the_promise(pool: FakePool):
-    """The submission waited for it for ever: the promised epoch passed, and the operator's bond paid for that."""
+    """The submission waited for it for ever: the promised time passed, and the operator's bond paid for that."""
     pool.register("a")
     pool.publish(0)
-    receipt_hash = pool.work("a")
+    receipt_hash = pool.record(pool.build_receipt(pool.lease("a")), due_by=4050).message.receipt_hash
     accept_and_do_not_know(pool, receipt_hash)
-    for epoch, state in ((54, SubmissionState.SUBMITTED), (55, SubmissionState.VOID)):
-        with pool.database.write() as rows:
-            hashes = {name: make_hash(name) for name in ("work_root", "reward_root", "data_hash", "previous_hash")}
-            rows.add(EpochRow(number=epoch, leaf_count=0, units=0, closed_at=pool.now, **hashes))
+    for now, state in ((3109, SubmissionState.SUBMITTED), (3110, SubmissionState.VOID)):
+        pool.now = now
         pool.dispatch()
-        assert pool.submission(receipt_hash).state is state, f"64 is promised, {epoch + 1} is next"
+        assert pool.submission(receipt_hash).state is state, "940 s are left for the epoch and its transaction"
     assert (pool.submission(receipt_hash).reason, pool.strikes("a")) == (Reason.UNDECIDED, 0)
 
 

@@ -58,10 +58,10 @@ def test_require_lease__each_wrong_claim__has_its_code(working: FakePool):
 def test_record_submission__lawful__keeps_receipt_and_promise(working: FakePool):
     task = working.lease("a")
     receipt = working.build_receipt(task)
-    given = working.record(receipt, signed_at=50, latest_epoch=64)
+    given = working.record(receipt, signed_at=50, due_by=64)
     row = working.submission(eip712.compute_struct_hash(receipt))
     assert given.message.receipt_hash == row.receipt_hash
-    assert (row.signed_at, row.latest_epoch, row.countersignature, row.signature) == (50, 64, SIGNATURE, SIGNATURE)
+    assert (row.signed_at, row.due_by, row.countersignature, row.signature) == (50, 64, SIGNATURE, SIGNATURE)
     assert (row.state, row.units, row.audited, row.step) == (SubmissionState.SUBMITTED, 20, None, None)
     assert submissions.to_receipt(row, 1) == receipt
     assert {t.id: t.state for t in working.tasks()}[task.id] is TaskState.SUBMITTED
@@ -71,7 +71,7 @@ def test_record_submission__the_same_again__is_answered_alike_whenever_it_comes(
     receipt = working.build_receipt(working.lease("a"))
     first = working.record(receipt, signed_at=50)
     working.now += 10_000  # lease and receipt are over
-    assert working.record(receipt, signed_at=90, latest_epoch=99) == first
+    assert working.record(receipt, signed_at=90, due_by=99) == first
     assert len(working.states()) == 1
 
 

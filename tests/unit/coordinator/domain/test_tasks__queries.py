@@ -108,7 +108,7 @@ def test_record_receipts__more_nodes__need_no_more_statements(large: FakePool):
         collect(large, nodes)
         for task in large.tasks(TaskState.ASSIGNED):
             receipt = large.build_receipt(task, units=8)
-            message = Countersignature(receipt_hash=eip712.compute_struct_hash(receipt), signed_at=50, latest_epoch=64)
+            message = Countersignature(receipt_hash=eip712.compute_struct_hash(receipt), signed_at=50, due_by=64)
             promise = Countersigned(message=message, signature=SIGNATURE)
             handed_in.append(VerifiedReceipt(receipt=receipt, signature=SIGNATURE, promise=promise, undrawn_limit=0))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.db.models import ChallengeRow
+from coordinator.db.omission_queries import ChallengeRow
 from coordinator.domain import stakes
 from coordinator.domain.stakes import Stake
 from covey.chain.contracts import OMISSION_BOND

@@ -13,7 +13,6 @@ from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash
 from covey.protocol.messages import Countersignature, Receipt
 from tests.fakes.pool import SIGNATURE, make_address, make_hash
-from worker.receipts import ChainMoment
 from worker.submission_store import SignedSubmission, SubmissionStore
 
 pytestmark = pytest.mark.unit
@@ -21,22 +20,18 @@ RECEIPT = Receipt(
     pool=1, task=7, lease=9, node=make_address("a"), contributor=make_address("b"), policy_version=0,
     work_key=make_hash("7"), groups=2, units=9, deadline=2**62,
 )  # fmt: skip
-ANSWER = SubmissionResponse(
-    receipt_hash=compute_struct_hash(RECEIPT), signed_at=5, latest_epoch=64, signature=SIGNATURE
-)
+ANSWER = SubmissionResponse(receipt_hash=compute_struct_hash(RECEIPT), signed_at=5, due_by=64, signature=SIGNATURE)
 
 
 def test_read_receipt_file__sent_or_pending__has_the_receipt_and_any_promise(tmp_path: Path):
     store = SubmissionStore(tmp_path)
-    submission = SignedSubmission(
-        receipt=RECEIPT, signature=SIGNATURE, file=b"rows", first=ChainMoment(time=41, epochs=3)
-    )
+    submission = SignedSubmission(receipt=RECEIPT, signature=SIGNATURE, file=b"rows", first_time=41)
     store.add(submission)
     waiting = read_receipt_file(tmp_path / "7-9.json")
     assert (waiting.receipt, waiting.signature, waiting.promise) == (RECEIPT, SIGNATURE, None)
     store.close(submission, ANSWER)
     sent = read_receipt_file(tmp_path / "sent" / "7-9.json")
-    assert sent.promise == Countersignature(receipt_hash=sent.receipt_hash, signed_at=5, latest_epoch=64)
+    assert sent.promise == Countersignature(receipt_hash=sent.receipt_hash, signed_at=5, due_by=64)
     assert (sent.receipt, sent.promise_signature) == (RECEIPT, SIGNATURE)
 
 

@@ -322,13 +322,13 @@ async def test_claim__order__is_returned(connect):
     assert answer == TaskOrder(task=7, lease=9, policy_version=3, record_hash=HASH, groups=2, deadline=5.5)
 
 
-PROMISE = {"receipt_hash": HASH, "signed_at": 1, "latest_epoch": 2, "signature": "0x" + "00" * 65}
+PROMISE = {"receipt_hash": HASH, "signed_at": 1, "due_by": 2, "signature": "0x" + "00" * 65}
 
 
 async def test_submit__small_file__comes_with_its_receipt(connect):
     client, script = connect((200, PROMISE))
     file = bytes(range(256)) * (MAX_INLINE_BYTES // 256)
-    assert (await client.submit(RECEIPT, "0x" + "11" * 65, file)).latest_epoch == 2
+    assert (await client.submit(RECEIPT, "0x" + "11" * 65, file)).due_by == 2
     assert [(r.method, r.url.path) for r in script.requests] == [("POST", "/v1/submissions")]
     sent = SubmissionRequest.model_validate_json(script.bodies[0])
     assert (sent.receipt.to_message(), sent.file) == (RECEIPT, file)
@@ -338,7 +338,7 @@ async def test_submit__large_file__is_sent_to_the_granted_link_before_its_receip
     file = bytes(MAX_INLINE_BYTES + 1)
     client, script = connect((200, {"url": "http://store/put?x=1"}), (201, b""), (200, PROMISE))
     answer = await client.submit(RECEIPT, "0x" + "11" * 65, file)
-    assert answer.latest_epoch == 2
+    assert answer.due_by == 2
     assert [(r.method, r.url.path) for r in script.requests] == [
         ("POST", "/v1/uploads"),
         ("PUT", "/put"),

@@ -29,7 +29,7 @@ TYPES = {
     NodeRegistration: "NodeRegistration(uint256 pool,address contributor,address node,uint256 nonce,uint256 deadline)",
     Receipt: "Receipt(uint256 pool,uint256 task,uint256 lease,address node,address contributor,uint64 policyVersion,"
     "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)",
-    Countersignature: "Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 latestEpoch)",
+    Countersignature: "Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)",
     Verdict: "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
     "uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)",
 }
