@@ -18,7 +18,7 @@ from covey.chain.json_rpc import ChainClient
 from covey.object_store import ObjectStore
 
 OUTSIDE: tuple[tuple[type, str], ...] = (
-    (ChainClient, "request"),
+    (ChainClient, "ask_node"),
     (ObjectStore, "get"),
     (ObjectStore, "put_named_by_content"),
     (ObjectStore, "delete"),
