@@ -19,6 +19,11 @@ library CoveyTypes {
     /// @dev EIP-712 type hash of a countersignature (see InclusionPromise).
     bytes32 internal constant COUNTERSIGNATURE_TYPEHASH =
         keccak256("Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)");
+    /// @dev EIP-712 type hash of EpochHeader.
+    bytes32 internal constant HEADER_TYPEHASH = keccak256(
+        "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
+        "bytes32 dataHash,bytes32 previousHash)"
+    );
     /// @dev EIP-712 type hash of Verdict.
     bytes32 internal constant VERDICT_TYPEHASH = keccak256(
         "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
@@ -67,7 +72,12 @@ library CoveyTypes {
         return keccak256(bytes.concat(keccak256(abi.encode(chainId, ledger, pool, contributor, cumulative))));
     }
 
-    /// @dev Hash of an epoch header, which is hashed once.
+    /// @dev EIP-712 struct hash of an epoch header, which validators sign. All members are static, as in a receipt.
+    function hashTypedHeader(EpochHeader calldata header) internal pure returns (bytes32) {
+        return keccak256(abi.encode(HEADER_TYPEHASH, header));
+    }
+
+    /// @dev Hash of an epoch header, which is hashed once. Headers refer to each other by it.
     function hashHeader(EpochHeader calldata header) internal pure returns (bytes32) {
         return keccak256(abi.encode(header));
     }

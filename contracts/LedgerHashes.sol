@@ -28,6 +28,11 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
     }
 
     /// @inheritdoc IEpochLedger
+    function digestHeader(EpochHeader calldata header) public view returns (bytes32) {
+        return _hashTypedDataV4(CoveyTypes.hashTypedHeader(header));
+    }
+
+    /// @inheritdoc IEpochLedger
     function hashWorkLeaf(WorkLeaf calldata leaf) public pure returns (bytes32) {
         return CoveyTypes.hashWorkLeaf(leaf);
     }

@@ -476,6 +476,11 @@ interface IEpochLedger {
         pure
         returns (bytes32);
 
+    /// @notice Returns the EIP-712 digest that validators sign to attest an epoch header.
+    /// @param header The header.
+    /// @return EIP-712 digest in the domain of this contract.
+    function digestHeader(EpochHeader calldata header) external view returns (bytes32);
+
     /// @notice Returns the hash of a leaf of the work tree.
     /// @param leaf The leaf.
     /// @return Double keccak256 of the ABI-encoded leaf.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from eth_hash.auto import keccak
 
@@ -13,7 +14,6 @@ _LEAF_TYPES = [
     *("bytes32", "bytes32", "address", "address", "uint256", "uint64"),
     *("uint64", "uint8", "uint8", "uint64", "bytes32"),
 ]
-_HEADER_TYPES = ["uint256", "uint64", "bytes32", "bytes32", "uint64", "uint64", "bytes32", "bytes32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,21 @@ class WorkLeaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochHeader:
-    """Header of an epoch. In the first epoch, `previous_hash` is zero."""
+    """Header of an epoch. In the first epoch, `previous_hash` is zero.
 
+    Validators sign it as an EIP-712 message in the domain of EpochLedger.
+    """
+
+    TYPES: ClassVar[dict[str, str]] = {
+        "pool": "uint256",
+        "epoch": "uint64",
+        "work_root": "bytes32",
+        "reward_root": "bytes32",
+        "leaf_count": "uint64",
+        "units": "uint64",
+        "data_hash": "bytes32",
+        "previous_hash": "bytes32",
+    }
     pool: PoolId
     epoch: int
     work_root: Hash
@@ -55,7 +68,7 @@ class EpochHeader:
 
     def compute_hash(self) -> Hash:
         """Return keccak256(abi.encode(fields)), as EpochLedger computes it."""
-        return hash_from_bytes(keccak(_encode(_HEADER_TYPES, self)))
+        return hash_from_bytes(keccak(_encode(tuple(self.TYPES.values()), self)))
 
 
 def _encode(types: Sequence[str], content: WorkLeaf | EpochHeader) -> bytes:

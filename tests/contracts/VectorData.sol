@@ -179,13 +179,14 @@ library VectorData {
         revert("no such vector");
     }
 
-    function epochHeader(uint256 i) internal pure returns (EpochHeader memory, bytes32) {
+    function epochHeader(uint256 i) internal pure returns (EpochHeader memory, bytes32, bytes32) {
         if (i == 0) {
             return (
                 EpochHeader(
                     17, 9223372036854775842, 0x3333333333333333333333333333333333333333333333333333333333333333, 0x4444444444444444444444444444444444444444444444444444444444444444, 9223372036854775893, 9223372036854775910, 0x7777777777777777777777777777777777777777777777777777777777777777, 0x8888888888888888888888888888888888888888888888888888888888888888
                 ),
-                0x04059d49b9a18fa0ac22bc58b820f92668cfc47f524e76b79800187ca92e6514
+                0x04059d49b9a18fa0ac22bc58b820f92668cfc47f524e76b79800187ca92e6514,
+                0x0e7aa237cc30f1ad5eb3290506ea5d140389f1ffb013f413a12e3923f8b5fcf8
             );
         }
         if (i == 1) {
@@ -193,7 +194,8 @@ library VectorData {
                 EpochHeader(
                     0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000, 0, 0, 0x0000000000000000000000000000000000000000000000000000000000000000, 0x0000000000000000000000000000000000000000000000000000000000000000
                 ),
-                0xd397b3b043d87fcd6fad1291ff0bfd16401c274896d8c63a923727f077b8e0b5
+                0xd397b3b043d87fcd6fad1291ff0bfd16401c274896d8c63a923727f077b8e0b5,
+                0x67f2d0e1047b17683af5fcca5e657f0feb51e519cc31fbee2f91349adebd0940
             );
         }
         if (i == 2) {
@@ -201,7 +203,8 @@ library VectorData {
                 EpochHeader(
                     115792089237316195423570985008687907853269984665640564039457584007913129639935, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 18446744073709551615, 18446744073709551615, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff, 0xffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
                 ),
-                0x9dad107f5ae5aecd35ddb8ebab13be8493de2331cd3a280f0922826aa8fd6b1f
+                0x9dad107f5ae5aecd35ddb8ebab13be8493de2331cd3a280f0922826aa8fd6b1f,
+                0xf7b07e8518f76999e6644a30eb948e6edb0204fa330724638313e7b2c4a16385
             );
         }
         revert("no such vector");

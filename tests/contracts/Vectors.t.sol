@@ -63,12 +63,14 @@ contract VectorsTest is Fixture {
         }
     }
 
-    function test_LeavesAndHeaders() public view {
+    function test_LeavesAndHeaders() public {
+        EpochLedger there = EpochLedger(put(address(ledger)));
         for (uint256 i = 0; i < VectorData.COUNT; i++) {
             (WorkLeaf memory leaf, bytes32 leafHash) = VectorData.workLeaf(i);
             assertEq(ledger.hashWorkLeaf(leaf), leafHash);
-            (EpochHeader memory header, bytes32 headerHash) = VectorData.epochHeader(i);
+            (EpochHeader memory header, bytes32 headerHash, bytes32 digest) = VectorData.epochHeader(i);
             assertEq(ledger.hashHeader(header), headerHash);
+            assertEq(there.digestHeader(header), digest);
         }
     }
 

@@ -37,7 +37,6 @@ LOWEST, HIGHEST = Address("0x" + "00" * 20), Address("0xFFfFfFffFFfffFFfFFfFFFFF
 MESSAGES = (NodeRegistration, Receipt, Countersignature, Verdict)
 WIDTHS = {
     "WorkLeaf": {"task": 256, "policy_version": 64, "signed_at": 64, "outcome": 8, "reason": 8, "units": 64},
-    "EpochHeader": {"pool": 256, "epoch": 64, "leaf_count": 64, "units": 64},
 }
 
 
@@ -93,7 +92,10 @@ def build_messages() -> dict[str, Any]:
 def build_epochs() -> dict[str, Any]:
     """Work leaves and headers with their hashes."""
     leaves = [{"fields": _to_json(v), "hash": hash_from_bytes(v.compute_hash())} for v in _list_values(WorkLeaf)]
-    headers = [{"fields": _to_json(v), "hash": v.compute_hash()} for v in _list_values(EpochHeader)]
+    headers = [
+        {"fields": _to_json(v), "hash": v.compute_hash(), "digest": eip712.compute_digest(v, DOMAIN)}
+        for v in _list_values(EpochHeader)
+    ]
     return {"WorkLeaf": leaves, "EpochHeader": headers}
 
 
@@ -269,9 +271,10 @@ def _build_solidity(rewards: dict[str, Any], policies: dict[str, Any], prices: d
             for m in _list_values(kind)
         ]
         lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32, bytes32", rows)
-    for kind in (WorkLeaf, EpochHeader):
-        pairs = [(_to_solidity(v), _to_text(v.compute_hash())) for v in _list_values(kind)]
-        lines += _build_function(kind.__name__, f"{kind.__name__} memory, bytes32", pairs)
+    leaves = [(_to_solidity(v), _to_text(v.compute_hash())) for v in _list_values(WorkLeaf)]
+    lines += _build_function("WorkLeaf", "WorkLeaf memory, bytes32", leaves)
+    headers = [(_to_solidity(v), v.compute_hash(), eip712.compute_digest(v, DOMAIN)) for v in _list_values(EpochHeader)]
+    lines += _build_function("EpochHeader", "EpochHeader memory, bytes32, bytes32", headers)
     for name in ("records", "params"):
         lines += ["", f"    function {name}(uint256 i) internal pure returns (string memory, bytes32) {{"]
         lines += [f"        if (i == {i}) return ('{r['text']}', {r['hash']});" for i, r in enumerate(policies[name])]
