@@ -13,6 +13,7 @@ from covey.chain.wallet import wallet_from_key
 from covey.errors import ProtocolError
 from covey.protocol import eip712, messages
 from covey.protocol.eip712 import Domain
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.messages import Countersignature, NodeRegistration, Receipt, Verdict
 
 pytestmark = pytest.mark.unit
@@ -30,6 +31,8 @@ TYPES = {
     Receipt: "Receipt(uint256 pool,uint256 task,uint256 lease,address node,address contributor,uint64 policyVersion,"
     "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)",
     Countersignature: "Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)",
+    EpochHeader: "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,"
+    "uint64 units,bytes32 dataHash,bytes32 previousHash)",
     Verdict: "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
     "uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)",
 }
@@ -81,7 +84,7 @@ def hash_struct(message):
 
 def hash_domain(domain):
     kind = b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
-    return keccak(keccak(kind) + keccak(b"Covey") + keccak(b"2") + to_word(domain.chain_id) + to_word(domain.contract))
+    return keccak(keccak(kind) + keccak(b"Covey") + keccak(b"3") + to_word(domain.chain_id) + to_word(domain.contract))
 
 
 addresses = st.binary(min_size=32, max_size=32).map(lambda raw: Account.from_key(keccak(raw)).address)
