@@ -5,19 +5,16 @@ root are checked against the chain, so the operator cannot claim a different tim
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields
-
-from eth_abi.exceptions import EncodingError
-from pydantic_core import from_json
+from dataclasses import dataclass
 
 from covey.chain.drawing_blocks import find_first_block
 from covey.chain.history import History
 from covey.errors import ProtocolError
-from covey.protocol import canonical, eip712
+from covey.protocol import eip712
 from covey.protocol.api.common import MAX_EPOCH_BYTES
-from covey.protocol.epochs import EpochHeader, WorkLeaf
+from covey.protocol.epoch_file import EpochFile
+from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Hash, PoolId, Step
-from covey.protocol.merkle import MerkleTree
 from covey.protocol.messages import Receipt
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.params import VerificationParams
@@ -98,22 +95,8 @@ def read_time(data: bytes, header: EpochHeader, receipt_hash: Hash) -> int | Non
     """Return the Unix time in seconds of a submission's countersignature, from the file of an epoch.
 
     Returns None if the file does not contain the submission. Raises ProtocolError("digest_mismatch") if the file's hash
-    is not the hash on chain. Raises ProtocolError("bad_epoch") if its leaves are malformed or do not have the root on
-    chain.
+    is not the hash on chain. Raises ProtocolError("bad_epoch") if it is malformed or contradicts its header.
     """
-    if canonical.sha256(data) != header.data_hash:
-        raise ProtocolError(
-            "digest_mismatch", f"the file of epoch {header.epoch} does not have the hash that is on chain"
-        )
-    names = [field.name for field in fields(WorkLeaf)]
-    try:
-        leaves = [WorkLeaf(**{name: leaf[name] for name in names}) for leaf in from_json(data)["leaves"]]
-        root = MerkleTree([leaf.compute_hash() for leaf in leaves]).root
-    except (KeyError, TypeError, ValueError, EncodingError) as error:
-        raise ProtocolError("bad_epoch", f"the file of epoch {header.epoch} contains malformed leaves") from error
-    if root != header.work_root:
-        raise ProtocolError(
-            "bad_epoch", f"the leaves of epoch {header.epoch} do not have the Merkle root that is on chain"
-        )
+    leaves = EpochFile.from_bytes(data, header).leaves
     times = [leaf.signed_at for leaf in leaves if leaf.receipt_hash == receipt_hash]
     return times[0] if times else None

@@ -29,6 +29,7 @@ from coordinator.domain.settlement import (
 )
 from covey.errors import TransientError
 from covey.protocol import canonical, merkle
+from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.prices import compute_reward
@@ -120,20 +121,13 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
     leaves = list_leaves(repository, number)
     rewards = _sum_rewards(repository, ledger, number)
     # Anyone can build the header from this file and its hash.
-    data = canonical.to_bytes(
-        {
-            "epoch": number,
-            "pool": ledger.pool,
-            "previous_hash": previous_hash,
-            "leaves": [{name: getattr(leaf, name) for name in WorkLeaf.__slots__} for leaf in leaves],
-            "rewards": {contributor: str(amount) for contributor, amount in rewards.items()},
-        }
-    )
+    file = EpochFile(pool=ledger.pool, epoch=number, previous_hash=previous_hash, leaves=leaves, rewards=rewards)
+    data = file.to_bytes()
     header = EpochHeader(
         pool=ledger.pool,
         epoch=number,
         work_root=compute_work_root(leaves),
-        reward_root=build_reward_tree(ledger, rewards).root,
+        reward_root=file.build_reward_tree(chain=ledger.chain_id, ledger=ledger.address).root,
         leaf_count=len(leaves),
         units=sum(leaf.units for leaf in leaves),
         data_hash=canonical.sha256(data),

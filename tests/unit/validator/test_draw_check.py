@@ -50,10 +50,10 @@ def compute_root(leaves: list[dict[str, object]]) -> Hash:
 
 def make_epoch(number: int, leaves: list[dict[str, object]], **changes: object) -> tuple[EpochHeader, bytes]:
     """Return the header of an epoch and its file."""
-    data = canonical.to_bytes({"leaves": leaves})
+    data = canonical.to_bytes({"pool": 1, "epoch": number, "previous_hash": ZERO_HASH, "leaves": leaves, "rewards": {}})
     header = EpochHeader(
-        pool=1, epoch=number, work_root=compute_root(leaves), reward_root=ZERO_HASH, leaf_count=len(leaves), units=9,
-        data_hash=canonical.sha256(data), previous_hash=ZERO_HASH,
+        pool=1, epoch=number, work_root=compute_root(leaves), reward_root=ZERO_HASH, leaf_count=len(leaves),
+        units=sum(leaf["units"] for leaf in leaves), data_hash=canonical.sha256(data), previous_hash=ZERO_HASH,
     )  # fmt: skip
     return replace(header, **changes), data
 

@@ -1,0 +1,130 @@
+"""The file of an epoch: its leaves and everybody's total reward, from which anyone computes both roots again."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+
+from covey.errors import ProtocolError
+from covey.protocol import canonical
+from covey.protocol.abi_words import encode_word
+from covey.protocol.epochs import EpochHeader, WorkLeaf
+from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.merkle import MerkleTree, compute_reward_leaf
+from covey.protocol.prices import compute_reward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFile:
+    """Content of an epoch's file."""
+
+    pool: PoolId
+    epoch: int
+    previous_hash: Hash
+    leaves: Sequence[WorkLeaf]
+    rewards: Mapping[Address, int]
+    """Total reward of each account by the end of the epoch, in the token's smallest unit."""
+
+    def to_bytes(self) -> bytes:
+        """Return the file, whose hash is `data_hash` in the header."""
+        return canonical.to_bytes(
+            {
+                "epoch": self.epoch,
+                "pool": self.pool,
+                "previous_hash": self.previous_hash,
+                "leaves": [{name: getattr(leaf, name) for name in WorkLeaf.__slots__} for leaf in self.leaves],
+                "rewards": {account: str(amount) for account, amount in self.rewards.items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, header: EpochHeader) -> "EpochFile":
+        """Read the file of a header, which proves every field of the header but `reward_root`.
+
+        Raises ProtocolError("digest_mismatch") if the file's hash is not that of the header, and
+        ProtocolError("bad_epoch") if it is malformed, or contradicts the header.
+        """
+        if canonical.sha256(data) != header.data_hash:
+            raise ProtocolError(
+                "digest_mismatch", f"the file of epoch {header.epoch} does not have the hash that is on chain"
+            )
+        try:
+            values = from_json(data)
+            file = cls(
+                pool=PoolId(values["pool"]),
+                epoch=values["epoch"],
+                previous_hash=Hash(values["previous_hash"]),
+                leaves=[WorkLeaf(**{name: leaf[name] for name in WorkLeaf.__slots__}) for leaf in values["leaves"]],
+                rewards=dict(_read_reward(*item) for item in values["rewards"].items()),
+            )
+            work_root = MerkleTree([leaf.compute_hash() for leaf in file.leaves]).root
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise _build_bad(header, "contains malformed leaves or rewards") from error
+        if len({leaf.receipt_hash for leaf in file.leaves}) != len(file.leaves):
+            raise _build_bad(header, "has two leaves of one receipt")
+        if work_root != header.work_root:
+            raise _build_bad(header, "has leaves with another Merkle root than the one that is on chain")
+        units = sum(leaf.units for leaf in file.leaves)
+        said = (file.pool, file.epoch, file.previous_hash, len(file.leaves), units)
+        if said != (header.pool, header.epoch, header.previous_hash, header.leaf_count, header.units):
+            raise _build_bad(header, f"says {said}, which contradicts its header")
+        return file
+
+    def build_reward_tree(self, *, chain: int, ledger: Address) -> MerkleTree:
+        """Return the Merkle tree of all total rewards, whose root is in the header."""
+        return MerkleTree(
+            [
+                compute_reward_leaf(chain=chain, ledger=ledger, pool=self.pool, contributor=account, cumulative=amount)
+                for account, amount in self.rewards.items()
+            ]
+        )
+
+
+def require_rewards(
+    file: EpochFile,
+    header: EpochHeader,
+    *,
+    before: Mapping[Address, int],
+    reward_per_million: int,
+    chain: int,
+    ledger: Address,
+) -> None:
+    """Raise ProtocolError("false_rewards") unless the rewards follow from the leaves, and have the header's root.
+
+    `before` are the total rewards by the end of the newest earlier epoch that stands; empty before the first one.
+    """
+    expected = Counter(before)
+    for account, units in sum_units(file.leaves).items():
+        expected[account] += compute_reward(units, reward_per_million)
+    wrong = {account for account in {*expected, *file.rewards} if expected[account] != file.rewards.get(account, 0)}
+    if wrong:
+        account = min(wrong)
+        raise ProtocolError(
+            "false_rewards",
+            f"epoch {file.epoch} says that {account} has earned {file.rewards.get(account, 0)}, but its work makes "
+            f"{expected[account]}; {len(wrong)} accounts differ",
+        )
+    if file.build_reward_tree(chain=chain, ledger=ledger).root != header.reward_root:
+        raise ProtocolError(
+            "false_rewards", f"the rewards of epoch {file.epoch} have another Merkle root than the one that is on chain"
+        )
+
+
+def sum_units(leaves: Sequence[WorkLeaf]) -> Counter[Address]:
+    """Return the paid units of each contributor."""
+    units: Counter[Address] = Counter()
+    for leaf in leaves:
+        units[leaf.contributor] += leaf.units
+    return units
+
+
+def _read_reward(account: str, amount: str) -> tuple[Address, int]:
+    value = int(amount) if isinstance(amount, str) else 0
+    if encode_word("address", account) is None or encode_word("uint256", value) is None or not value:
+        raise ValueError(f"{account!r} and {amount!r} are not a checksummed address and a positive amount")
+    return Address(account), value
+
+
+def _build_bad(header: EpochHeader, what: str) -> ProtocolError:
+    return ProtocolError("bad_epoch", f"the file of epoch {header.epoch} {what}")
