@@ -44,6 +44,7 @@ def build(tmp_path, *, named: bool = True, bond: int = 50, window: int = 20):
         policies=None,
         receipt_domain=DOMAIN,
         contracts=SimpleNamespace(
+            deployment=None,
             pools=SimpleNamespace(is_validator=lambda pool, who: named),
             stakes=SimpleNamespace(stake_of=lambda pool, kind, who: bond if kind is BondKind.VALIDATOR else 0),
         ),
