@@ -4,12 +4,12 @@ pragma solidity 0.8.30;
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
-import {Escrow} from "./Escrow.sol";
 import {EpochHeader} from "./interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger, Settlement} from "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, PoolState, PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Omissions} from "./Omissions.sol";
+import {Payouts} from "./Payouts.sol";
 import {StakeManager} from "./StakeManager.sol";
 
 // Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
@@ -25,7 +25,7 @@ contract EpochLedger is Omissions {
     /// @dev Reverts unless StakeManager names this contract as its ledger.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
         EIP712("Covey", "3")
-        Escrow(pools)
+        Payouts(pools)
         Omissions(nodes, stakes)
     {
         if (stakes.LEDGER() != address(this)) revert WrongDeployment();

@@ -62,9 +62,7 @@ contract NodeRegistry is INodeRegistry, EIP712 {
     ) external {
         if (contributor == address(0)) revert ZeroAddress();
         bytes32 digest = digestRegistration(pool, contributor, node, nonceOf[node], deadline);
-        if (!SignatureChecker.isValidSignatureNow(contributor, digest, contributorSignature)) {
-            revert InvalidSignature(contributor);
-        }
+        if (!_isSigned(contributor, digest, contributorSignature)) revert InvalidSignature(contributor);
         _bind(pool, contributor, node, deadline, digest, nodeSignature);
     }
 
@@ -140,6 +138,16 @@ contract NodeRegistry is INodeRegistry, EIP712 {
         _liableUntil[pool][node][contributor] = type(uint256).max;
 
         emit NodeRegistered(pool, node, contributor);
+    }
+
+    /// @dev Whether a contributor signed, by ECDSA or ERC-1271. ECDSA comes first, because an account with a key can
+    /// have code without ERC-1271 (EIP-7702). A malformed signature recovers the zero address, which is no contributor.
+    function _isSigned(address contributor, bytes32 digest, bytes calldata signature) private view returns (bool) {
+        // The reason of a failure does not matter, because ERC-1271 is tried next.
+        // slither-disable-next-line unused-return
+        (address signer,,) = ECDSA.tryRecoverCalldata(digest, signature);
+        return signer == contributor
+            || SignatureChecker.isValidERC1271SignatureNowCalldata(contributor, digest, signature);
     }
 }
 // slither-disable-end timestamp

@@ -113,7 +113,7 @@ abstract contract Omissions is Escrow {
         etherOf[open.challenger] += OMISSION_BOND;
 
         uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.getPostingTerms(receipt.pool).rewardPerMillion);
-        uint256 paid = STAKES.payFromOperator(receipt.pool, receipt.contributor, due);
+        uint256 paid = STAKES.payFromOperator(receipt.pool, payeeOf(receipt.pool, receipt.contributor), due);
         if (paid == 0 && due > 0) {
             // The right to the payment would be lost for nothing, and the operator may bond again.
             delete _challenges[receiptHash];

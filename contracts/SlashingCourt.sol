@@ -199,7 +199,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         }
     }
 
-    /// @dev Reverts unless every finding is valid and its validator is active and has enough bonded stake.
+    /// @dev Reverts unless every finding is valid and its validator is active and has enough stake to lose.
     // A pool has at most MAX_VALIDATORS, and a caller that sends more findings pays the gas itself.
     // slither-disable-next-line calls-loop
     function _requireFindings(
@@ -217,7 +217,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
             if (block.timestamp > finding.deadline) revert FindingExpired(i);
             if (validator <= last) revert UnorderedValidators(i);
             if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
-            uint256 bond = STAKES.stakeOf(pool, BondKind.VALIDATOR, validator);
+            uint256 bond = STAKES.backingOf(pool, BondKind.VALIDATOR, validator);
             if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
             _requireSignature(pool, receiptHash, workKey, reason, finding);
             last = validator;

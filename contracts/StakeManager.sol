@@ -2,20 +2,19 @@
 pragma solidity 0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
-import {ReentrancyGuardTransient} from "@openzeppelin/contracts/utils/ReentrancyGuardTransient.sol";
+import {Permit} from "./interfaces/IPayouts.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Balance, BondKind, Exposure, Hold, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
+import {Payouts} from "./Payouts.sol";
 
 // Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
 /// @title StakeManager
 /// @notice Holds the bonds of contributors, validators and operators, separately for each pool.
 /// @dev See IStakeManager for the rules.
-contract StakeManager is IStakeManager, ReentrancyGuardTransient {
-    using SafeERC20 for IERC20;
+contract StakeManager is IStakeManager, Payouts {
     using SafeCast for uint256;
 
     /// @notice Address that receives slashed stake. Nobody has its key.
@@ -23,8 +22,6 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
     /// @notice Maximum number of unbondings of one account, pool and kind of bond.
     uint256 public constant MAX_UNBONDINGS = 16;
 
-    /// @notice Registry of the pools.
-    IPoolRegistry public immutable POOLS;
     /// @notice The only account that can draw on an operator's bond.
     address public immutable LEDGER;
     /// @notice The only account that can lock, release and slash stake.
@@ -44,26 +41,25 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
 
     // Ledger and court check in their own constructors that this contract names them, so neither can be zero.
     // slither-disable-next-line missing-zero-check
-    constructor(IPoolRegistry pools, address ledger, address court) {
-        POOLS = pools;
+    constructor(IPoolRegistry pools, address ledger, address court) Payouts(pools) {
         LEDGER = ledger;
         COURT = court;
     }
 
     /// @inheritdoc IStakeManager
     function stake(uint256 pool, BondKind kind, uint256 amount) external nonReentrant {
-        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
-        if (amount == 0) revert ZeroAmount();
-        if (kind == BondKind.OPERATOR && msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
+        _stake(pool, kind, amount);
+    }
 
-        _balances[pool][kind][msg.sender].bonded += amount.toUint128();
-
-        emit Staked(pool, msg.sender, kind, amount);
-
-        IERC20 token = IERC20(POOLS.tokenOf(pool));
-        uint256 balance = token.balanceOf(address(this));
-        token.safeTransferFrom(msg.sender, address(this), amount);
-        if (token.balanceOf(address(this)) != balance + amount) revert UnsupportedToken(address(token));
+    /// @inheritdoc IStakeManager
+    function stakeWithPermit(uint256 pool, BondKind kind, uint256 amount, Permit calldata permit)
+        external
+        nonReentrant
+    {
+        // The permit comes first because it approves the tokens. The guard keeps the token from coming back in between.
+        // slither-disable-next-line reentrancy-benign
+        _permit(IERC20(POOLS.tokenOf(pool)), amount, permit);
+        _stake(pool, kind, amount);
     }
 
     /// @inheritdoc IStakeManager
@@ -94,7 +90,7 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
 
         emit StakeWithdrawn(pool, msg.sender, kind, amount);
 
-        IERC20(POOLS.tokenOf(pool)).safeTransfer(msg.sender, amount);
+        _pay(pool, IERC20(POOLS.tokenOf(pool)), msg.sender, amount);
     }
 
     /// @inheritdoc IStakeManager
@@ -153,13 +149,21 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
 
         emit BondPaid(pool, operator, recipient, paid);
 
-        if (paid > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(recipient, paid);
+        // The bond is taken before both payments. A credit is written after the first one, and the guard keeps the
+        // token from coming back in between.
+        // slither-disable-next-line reentrancy-no-eth
         _burn(pool, BondKind.OPERATOR, operator, paid);
+        _pay(pool, IERC20(POOLS.tokenOf(pool)), recipient, paid);
     }
 
     /// @inheritdoc IStakeManager
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {
         return _balances[pool][kind][account].bonded;
+    }
+
+    /// @inheritdoc IStakeManager
+    function backingOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {
+        return _totalOf(pool, kind, account);
     }
 
     /// @inheritdoc IStakeManager
@@ -182,11 +186,25 @@ contract StakeManager is IStakeManager, ReentrancyGuardTransient {
         return _unbondings[pool][kind][account];
     }
 
-    /// @dev Takes stake from an account and burns it.
+    /// @dev Takes tokens from the caller and bonds them.
+    function _stake(uint256 pool, BondKind kind, uint256 amount) private {
+        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
+        if (amount == 0) revert ZeroAmount();
+        if (kind == BondKind.OPERATOR && msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
+
+        _balances[pool][kind][msg.sender].bonded += amount.toUint128();
+
+        emit Staked(pool, msg.sender, kind, amount);
+
+        _receive(IERC20(POOLS.tokenOf(pool)), amount);
+    }
+
+    /// @dev Takes stake from an account and burns it. What the token refuses is credited to BURN, and anyone can repeat
+    /// the burn with `withdrawCredit`.
     function _burn(uint256 pool, BondKind kind, address account, uint256 amount) private {
         _take(pool, kind, account, amount);
         emit StakeSlashed(pool, account, kind, amount);
-        if (amount > 0) IERC20(POOLS.tokenOf(pool)).safeTransfer(BURN, amount);
+        _pay(pool, IERC20(POOLS.tokenOf(pool)), BURN, amount);
     }
 
     /// @dev Takes bonded stake first, then unbondings from the newest to the oldest. What would be withdrawn soonest

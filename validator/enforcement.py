@@ -102,16 +102,16 @@ def _is_signed(ctx: Context, case: HardCase) -> bool:
 def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tuple[Verdict, str]]:
     """Return the usable verdicts with their signatures, by validator.
 
-    A single verdict that has expired, or whose signer is not a validator of the pool or has too small a bond, makes the
-    court refuse the whole proposal. Such verdicts are skipped.
+    A single verdict that has expired, or whose signer is not a validator of the pool or has too little stake to lose,
+    makes the court refuse the whole proposal. Such verdicts are skipped.
     """
     pool, terms = ctx.network.pool, ctx.network.terms
     pools, stakes = ctx.network.contracts.pools, ctx.network.contracts.stakes
     chosen: dict[Address, tuple[Verdict, str]] = {}
     for body, signature in zip(case.verdicts, case.signatures, strict=True):
         verdict = body.to_message()
-        bond = stakes.stake_of(pool, BondKind.VALIDATOR, verdict.validator)
-        has_power = bond >= terms.validator_bond and pools.is_validator(pool, verdict.validator)
+        at_stake = stakes.backing_of(pool, BondKind.VALIDATOR, verdict.validator)
+        has_power = at_stake >= terms.validator_bond and pools.is_validator(pool, verdict.validator)
         if has_power and verdict.deadline > now:
             chosen[verdict.validator] = (verdict, signature)
     return chosen

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.28;
 
 import {EpochHeader, Receipt, WorkLeaf} from "./ICoveyTypes.sol";
+import {IPayouts, Permit} from "./IPayouts.sol";
 
 /// @notice State of an omission challenge.
 enum ChallengeState {
@@ -98,7 +99,7 @@ struct Challenge {
 /// deducted once from the contributor's claims, so no work is paid twice.
 ///
 /// Signatures: the operator is a plain key. Its promises are checked with ECDSA alone, also when its address has code.
-interface IEpochLedger {
+interface IEpochLedger is IPayouts {
     /// @notice Tokens were added to the escrow of a pool.
     /// @param pool Id of the pool.
     /// @param funder Account that paid.
@@ -125,12 +126,18 @@ interface IEpochLedger {
     /// @param epoch Number of the disabled epoch.
     event EpochDisabled(uint256 indexed pool, uint64 indexed epoch);
 
-    /// @notice A contributor was paid.
+    /// @notice A contributor's payee was paid, or credited if the token refused.
     /// @param pool Id of the pool.
     /// @param epoch Epoch that was claimed against.
-    /// @param contributor Account that was paid.
+    /// @param contributor Account that earned the reward.
     /// @param amount Amount in the token's smallest unit.
     event RewardClaimed(uint256 indexed pool, uint64 indexed epoch, address indexed contributor, uint256 amount);
+
+    /// @notice A contributor named the account that receives its rewards.
+    /// @param pool Id of the pool.
+    /// @param contributor Account that earns the rewards.
+    /// @param payee Account that receives them; the zero address for the contributor itself.
+    event PayeeSet(uint256 indexed pool, address indexed contributor, address indexed payee);
 
     /// @notice The operator was challenged to include a receipt.
     /// @param pool Id of the pool.
@@ -183,13 +190,6 @@ interface IEpochLedger {
     /// @param pool Id of the pool.
     /// @param account The caller.
     error NotArbiter(uint256 pool, address account);
-
-    /// @notice The amount to move is zero.
-    error ZeroAmount();
-
-    /// @notice The token credited another amount than was sent.
-    /// @param token The pool's token.
-    error UnsupportedToken(address token);
 
     /// @notice The pool does not exist or has ended, or PoolRegistry is paused.
     /// @param pool Id of the pool.
@@ -319,6 +319,13 @@ interface IEpochLedger {
     /// @param amount Amount in the token's smallest unit.
     function fundPool(uint256 pool, uint256 amount) external;
 
+    /// @notice Adds tokens to the escrow of a pool, which the caller approves by signature in the same call.
+    /// @dev See `fundPool`. The token must support EIP-2612.
+    /// @param pool Id of the pool.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param permit The caller's permit for this contract over exactly the amount.
+    function fundPoolWithPermit(uint256 pool, uint256 amount, Permit calldata permit) external;
+
     /// @notice Returns to the operator all escrow that no epoch has reserved.
     /// @dev Operator only, once the pool is closed (see IPoolRegistry.closesAt). Unclaimed rewards stay claimable.
     /// @param pool Id of the pool.
@@ -338,12 +345,19 @@ interface IEpochLedger {
     /// @param record Record of the first epoch to disable.
     function disableEpoch(uint256 pool, EpochRecord calldata record) external;
 
-    /// @notice Pays a contributor the reward that it has earned up to a final epoch and not received yet.
-    /// @dev Anyone can call this. The tokens go to the contributor. What it has already received from the operator's
-    /// bond for receipts of an epoch (`deductionOf`) is deducted, and returns to the unreserved escrow.
+    /// @notice Names the account that receives the caller's rewards in a pool, also for omitted work.
+    /// @dev A contributor keeps its key for signatures and has its pay sent to a colder account, or to one that the
+    /// token does not block.
+    /// @param pool Id of the pool.
+    /// @param payee Account that is paid from now on; the zero address for the caller itself.
+    function setPayee(uint256 pool, address payee) external;
+
+    /// @notice Pays the reward that a contributor has earned up to a final epoch and not received yet.
+    /// @dev Anyone can call this. The tokens go to the contributor's payee. What it has already received from the
+    /// operator's bond for receipts of an epoch (`deductionOf`) is deducted, and returns to the unreserved escrow.
     /// @param pool Id of the pool.
     /// @param record Record of a final epoch.
-    /// @param contributor Account that is paid.
+    /// @param contributor Account that earned the reward.
     /// @param cumulative Total reward of the contributor in the pool, as in the reward leaf.
     /// @param proof Merkle proof of the reward leaf.
     function claim(
@@ -393,7 +407,7 @@ interface IEpochLedger {
     ) external;
 
     /// @notice Resolves a challenge that nobody answered within its window.
-    /// @dev Anyone can call this. Pays the receipt's contributor from the operator's bond (see
+    /// @dev Anyone can call this. Pays the contributor's payee from the operator's bond (see
     /// IStakeManager.payFromOperator) and credits the challenger's ether. If the bond is empty, the receipt can be
     /// challenged again.
     /// @param receipt The challenged receipt.
@@ -431,7 +445,7 @@ interface IEpochLedger {
 
     /// @notice Returns what a contributor has claimed in a pool.
     /// @param pool Id of the pool.
-    /// @param contributor Account that is paid.
+    /// @param contributor Account that earned it.
     /// @return Amount in the token's smallest unit.
     function claimedOf(uint256 pool, address contributor) external view returns (uint256);
 
@@ -441,7 +455,13 @@ interface IEpochLedger {
     /// @return Amount that is deducted from its next claims, in the token's smallest unit.
     function deductionOf(uint256 pool, address contributor) external view returns (uint256);
 
-    /// @notice Returns the tokens that the ledger holds for a pool.
+    /// @notice Returns the account that receives a contributor's rewards in a pool.
+    /// @param pool Id of the pool.
+    /// @param contributor Account that earns the rewards.
+    /// @return The payee; the contributor itself unless it named another account.
+    function payeeOf(uint256 pool, address contributor) external view returns (address);
+
+    /// @notice Returns the tokens that the ledger holds for a pool, without credits.
     /// @param pool Id of the pool.
     /// @return Amount in the token's smallest unit.
     function escrowOf(uint256 pool) external view returns (uint256);

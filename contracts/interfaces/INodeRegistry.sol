@@ -8,7 +8,8 @@ pragma solidity ^0.8.28;
 ///
 /// Replay: the nonce belongs to the node. After a removal, old signatures cannot be used again.
 ///
-/// Signatures: a node is a plain key. A contributor can be a contract wallet (ERC-1271).
+/// Signatures: a node is a plain key. A contributor can be a contract wallet (ERC-1271), or a plain key
+/// whose account has code (EIP-7702).
 interface INodeRegistry {
     /// @notice A node was bound to a contributor.
     /// @param pool Id of the pool.

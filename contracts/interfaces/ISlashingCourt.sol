@@ -149,10 +149,11 @@ interface ISlashingCourt {
     /// @param account Account that the finding names.
     error NotValidator(uint256 pool, address account);
 
-    /// @notice The validator has too little bonded stake.
-    /// @dev A verdict counts only while its signer has enough to lose.
+    /// @notice The validator has too little stake.
+    /// @dev A verdict counts only while its signer has enough to lose. Stake that is leaving counts, because it can
+    /// still be slashed. Otherwise a validator could void its verdicts by unbonding.
     /// @param validator Account that signed.
-    /// @param bond Its bonded stake.
+    /// @param bond Its bonded and leaving stake.
     /// @param required The pool's `validatorBond`.
     error BondTooSmall(address validator, uint256 bond, uint256 required);
 

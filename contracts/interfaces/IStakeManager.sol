@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {IPayouts, Permit} from "./IPayouts.sol";
+
 /// @notice Role that a bond belongs to. One account can hold bonds of several kinds.
 enum BondKind {
     CONTRIBUTOR,
@@ -58,7 +60,7 @@ struct Hold {
 ///
 /// Deployment: LEDGER and COURT are fixed at construction, so no key can ever name others. The deployer predicts their
 /// addresses from its nonce. Each of the two checks in its own constructor that StakeManager names it.
-interface IStakeManager {
+interface IStakeManager is IPayouts {
     /// @notice An account bonded stake.
     /// @param pool Id of the pool.
     /// @param account Owner of the stake.
@@ -83,7 +85,7 @@ interface IStakeManager {
     /// @param amount Amount in the token's smallest unit.
     event StakeWithdrawn(uint256 indexed pool, address indexed account, BondKind kind, uint256 amount);
 
-    /// @notice Stake was burned.
+    /// @notice Stake was taken to be burned.
     /// @param pool Id of the pool.
     /// @param account Owner of the stake.
     /// @param kind Kind of bond.
@@ -93,16 +95,13 @@ interface IStakeManager {
     /// @notice The operator's bond paid a contributor for omitted work.
     /// @param pool Id of the pool.
     /// @param operator Operator of the pool.
-    /// @param recipient Contributor that was paid.
+    /// @param recipient Account that was paid, or credited if the token refused.
     /// @param amount Amount in the token's smallest unit. The same amount is burned.
     event BondPaid(uint256 indexed pool, address indexed operator, address indexed recipient, uint256 amount);
 
     /// @notice The pool does not exist or has ended, or PoolRegistry is paused.
     /// @param pool Id of the pool.
     error PoolNotOpen(uint256 pool);
-
-    /// @notice The amount to move is zero.
-    error ZeroAmount();
 
     /// @notice The caller is not the operator of the pool.
     /// @param pool Id of the pool.
@@ -116,10 +115,6 @@ interface IStakeManager {
     /// @notice The caller is not the ledger.
     /// @param account The caller.
     error NotLedger(address account);
-
-    /// @notice The token credited another amount than was sent.
-    /// @param token The pool's token.
-    error UnsupportedToken(address token);
 
     /// @notice The account has less bonded stake than it asked to unbond.
     /// @param requested Amount asked for.
@@ -156,6 +151,14 @@ interface IStakeManager {
     /// @param kind Kind of bond.
     /// @param amount Amount in the token's smallest unit.
     function stake(uint256 pool, BondKind kind, uint256 amount) external;
+
+    /// @notice Bonds tokens of the caller, who approves them by signature in the same call.
+    /// @dev See `stake`. The token must support EIP-2612.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param permit The caller's permit for this contract over exactly the amount.
+    function stakeWithPermit(uint256 pool, BondKind kind, uint256 amount, Permit calldata permit) external;
 
     /// @notice Starts to unbond part of the caller's stake.
     /// @dev An account can have up to MAX_UNBONDINGS unbondings at a time.
@@ -202,13 +205,13 @@ interface IStakeManager {
     /// @return amount Amount that was burned.
     function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
 
-    /// @notice Pays a contributor from the operator's bond, unbonding stake included, and burns the same amount.
+    /// @notice Pays a contributor's payee from the operator's bond, unbonding stake included, and burns as much.
     /// @dev Ledger only. Pays at most half of the bond, so that an operator that omits the work of an accomplice burns
     /// as much as the accomplice receives.
     /// @param pool Id of the pool.
-    /// @param recipient The contributor.
+    /// @param recipient Account that the contributor has named.
     /// @param amount Amount that the contributor is owed.
-    /// @return paid Amount that the contributor received.
+    /// @return paid Amount that the recipient received, or was credited if the token refused.
     function payFromOperator(uint256 pool, address recipient, uint256 amount) external returns (uint256 paid);
 
     /// @notice Returns the stake of an account that is not unbonding.
@@ -217,6 +220,13 @@ interface IStakeManager {
     /// @param account Owner of the stake.
     /// @return Amount in the token's smallest unit.
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
+
+    /// @notice Returns the stake that an account can still lose: what is bonded and what is leaving.
+    /// @param pool Id of the pool.
+    /// @param kind Kind of bond.
+    /// @param account Owner of the stake.
+    /// @return Amount in the token's smallest unit.
+    function backingOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
 
     /// @notice Returns a contributor's stake that backs open cases.
     /// @param pool Id of the pool.

@@ -31,6 +31,7 @@ ADVICE = {
     "NodeTaken": "Create another node key, or ask the node's contributor to run covey worker remove",
     "NotArbiter": "Set --key-file to the key of the pool's arbiter",
     "UrlTooLong": "Use a URL of at most 256 bytes",
+    "NotCreditor": "Set --key-file to the key of the account that owns the credit, or leave out --to",
     "NotContributor": "Set --key-file to the key of the contributor that registered the node",
     "NotEquivocation": "Use two receipts in which one node claims different files for the same task and lease",
     "NotFinal": _UNTIL,
@@ -57,7 +58,8 @@ ADVICE = {
     "TooManyUnbondings": "Run covey stake withdraw once the oldest unbonding window has ended",
     "UnbondWindowTooShort": "Set unbond_window in [terms] of the pool file to at least the second number",
     "UnknownEpoch": "Run the command again: the newest epoch may have been disabled",
-    "UnsupportedToken": "Use a token that credits the full amount, without a fee on transfers",
+    "UnsupportedToken": "Wait until the token is no longer paused; a token that takes a fee or blocks accounts cannot "
+    "be used for this",
     "WindowClosed": "No action is possible any more: the window has ended",
     "WindowOpen": _UNTIL,
     "WrongCaseState": "Check the state of the case with covey case show; it is already decided",

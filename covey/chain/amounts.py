@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
-from covey.chain.contracts import Token
+from covey.chain.token import Token
 from covey.errors import OperatorError, ProtocolError, TransientError
 
 MAX_AMOUNT = (1 << 256) - 1

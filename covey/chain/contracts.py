@@ -1,13 +1,12 @@
 """One thin class per contract: reads return values, and writes return an unsent `Call`.
 
-Only this module encodes calls. All reads of a `Contracts` are pinned to its block; see `Contracts.at`.
+All reads of a `Contracts` are pinned to its block; see `Contracts.at`.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import astuple, replace
 
-from covey.chain import abi_codec
+from covey.chain.contract import Contract, name_fields
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import BlockTag, Call, ChainClient
 from covey.chain.structs import (
@@ -23,15 +22,14 @@ from covey.chain.structs import (
     PoolState,
     PoolTerms,
     Settlement,
+    SignedPermit,
     Unbonding,
 )
-from covey.errors import OperatorError, TransientError
+from covey.chain.token import Token
+from covey.errors import OperatorError
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 OMISSION_BOND = 10**15
 """Ether, in wei, that must be sent with `EpochLedger.challenge_omission`."""
@@ -39,30 +37,6 @@ MAX_URL = 256
 """Maximum length in bytes of a URL in `PoolRegistry.announce`."""
 CASE_GRACE = 86_400
 """Seconds after the veto window during which a case can be executed."""
-
-
-class Contract:
-    """Base of all contract classes."""
-
-    NAME: ClassVar[str]
-
-    def __init__(self, client: ChainClient, address: Address, block: BlockTag = "latest") -> None:
-        self.address = address
-        self._client = client
-        self._block = block
-
-    def _read(self, function: str, *args: object) -> Any:
-        data = self._client.call(self.address, abi_codec.encode_call(self.NAME, function, args), block=self._block)
-        try:
-            values = abi_codec.decode_result(self.NAME, function, data)
-        except ValueError as error:
-            # A node answers with empty data if there is no contract at the address yet: at an old block, or if it lags.
-            raise TransientError("no_contract", f"there is no contract {self.NAME} at {self.address}") from error
-        return values[0] if len(values) == 1 else values
-
-    def _write(self, function: str, *args: object, value: int = 0) -> Call:
-        data = abi_codec.encode_call(self.NAME, function, args)
-        return Call(to=self.address, data=data, value=value, label=f"{self.NAME}.{function}")
 
 
 class PoolRegistry(Contract):
@@ -107,7 +81,7 @@ class PoolRegistry(Contract):
 
     def get_terms(self, pool: PoolId) -> PoolTerms:
         """Return the terms of a pool. Raises OperatorError("unknown_pool") if the pool does not exist."""
-        terms = PoolTerms(**_fields(PoolTerms, self._read("getTerms", pool)))
+        terms = PoolTerms(**name_fields(PoolTerms, self._read("getTerms", pool)))
         if int(terms.trainer, 16) == 0:
             raise OperatorError(
                 "unknown_pool",
@@ -181,24 +155,40 @@ class StakeManager(Contract):
     def stake(self, pool: PoolId, kind: BondKind, amount: int) -> Call:
         return self._write("stake", pool, kind, amount)
 
+    def stake_with_permit(self, pool: PoolId, kind: BondKind, amount: int, permit: SignedPermit) -> Call:
+        """Stake tokens that the sender approves by its signature in the same transaction."""
+        return self._write("stakeWithPermit", pool, kind, amount, astuple(permit))
+
     def unbond(self, pool: PoolId, kind: BondKind, amount: int) -> Call:
         return self._write("unbond", pool, kind, amount)
 
     def withdraw(self, pool: PoolId, kind: BondKind) -> Call:
         return self._write("withdraw", pool, kind)
 
+    def withdraw_credit(self, pool: PoolId, account: Address, recipient: Address) -> Call:
+        """Pay what the token refused to pay before. Only the account itself can name another recipient."""
+        return self._write("withdrawCredit", pool, account, recipient)
+
+    def credit_of(self, pool: PoolId, account: Address) -> int:
+        """Return the amount that the token refused to pay to an account, which can withdraw it."""
+        return int(self._read("creditOf", pool, account))
+
     def stake_of(self, pool: PoolId, kind: BondKind, account: Address) -> int:
         return int(self._read("stakeOf", pool, kind, account))
 
+    def backing_of(self, pool: PoolId, kind: BondKind, account: Address) -> int:
+        """Return the stake that an account can still lose: what is bonded and what is leaving."""
+        return int(self._read("backingOf", pool, kind, account))
+
     def unbondings_of(self, pool: PoolId, kind: BondKind, account: Address) -> list[Unbonding]:
         unbondings = self._read("unbondingsOf", pool, kind, account)
-        return [Unbonding(**_fields(Unbonding, values)) for values in unbondings]
+        return [Unbonding(**name_fields(Unbonding, values)) for values in unbondings]
 
     def locked_of(self, pool: PoolId, account: Address) -> int:
         return int(self._read("lockedOf", pool, account))
 
     def get_balance(self, pool: PoolId, kind: BondKind, account: Address) -> Balance:
-        return Balance(**_fields(Balance, self._read("getBalance", pool, kind, account)))
+        return Balance(**name_fields(Balance, self._read("getBalance", pool, kind, account)))
 
 
 class PolicyRegistry(Contract):
@@ -225,6 +215,26 @@ class EpochLedger(Contract):
 
     def fund_pool(self, pool: PoolId, amount: int) -> Call:
         return self._write("fundPool", pool, amount)
+
+    def fund_pool_with_permit(self, pool: PoolId, amount: int, permit: SignedPermit) -> Call:
+        """Add tokens that the sender approves by its signature in the same transaction."""
+        return self._write("fundPoolWithPermit", pool, amount, astuple(permit))
+
+    def set_payee(self, pool: PoolId, payee: Address) -> Call:
+        """Name the account that receives the sender's rewards."""
+        return self._write("setPayee", pool, payee)
+
+    def payee_of(self, pool: PoolId, contributor: Address) -> Address:
+        """Return the account that receives a contributor's rewards: the contributor, unless it named another one."""
+        return Address(self._read("payeeOf", pool, contributor))
+
+    def withdraw_credit(self, pool: PoolId, account: Address, recipient: Address) -> Call:
+        """Pay what the token refused to pay before. Only the account itself can name another recipient."""
+        return self._write("withdrawCredit", pool, account, recipient)
+
+    def credit_of(self, pool: PoolId, account: Address) -> int:
+        """Return the amount that the token refused to pay to an account, which can withdraw it."""
+        return int(self._read("creditOf", pool, account))
 
     def refund_pool(self, pool: PoolId) -> Call:
         return self._write("refundPool", pool)
@@ -281,7 +291,7 @@ class EpochLedger(Contract):
         return bool(self._read("isPosted", pool, astuple(record)))
 
     def get_settlement(self, pool: PoolId) -> Settlement:
-        return Settlement(**_fields(Settlement, self._read("getSettlement", pool)))
+        return Settlement(**name_fields(Settlement, self._read("getSettlement", pool)))
 
     def claimed_of(self, pool: PoolId, contributor: Address) -> int:
         return int(self._read("claimedOf", pool, contributor))
@@ -299,7 +309,7 @@ class EpochLedger(Contract):
         return int(self._read("owedOf", pool))
 
     def get_challenge(self, receipt_hash: Hash) -> Challenge:
-        challenge = Challenge(**_fields(Challenge, self._read("getChallenge", receipt_hash)))
+        challenge = Challenge(**name_fields(Challenge, self._read("getChallenge", receipt_hash)))
         return replace(challenge, state=ChallengeState(challenge.state))
 
 
@@ -335,34 +345,8 @@ class SlashingCourt(Contract):
 
     def get_case(self, accusation: Accusation) -> Case:
         """Return a case. Its state is NONE if there is no case."""
-        case = Case(**_fields(Case, self._read("getCase", astuple(accusation))))
+        case = Case(**name_fields(Case, self._read("getCase", astuple(accusation))))
         return replace(case, state=OnChainCaseState(case.state))
-
-
-class Token(Contract):
-    """An ERC-20 token. Only a devnet's token has `mint`."""
-
-    NAME = "TestToken"
-
-    def approve(self, spender: Address, amount: int) -> Call:
-        return self._write("approve", spender, amount)
-
-    def mint(self, to: Address, amount: int) -> Call:
-        return self._write("mint", to, amount)
-
-    def balance_of(self, account: Address) -> int:
-        return int(self._read("balanceOf", account))
-
-    def allowance(self, owner: Address, spender: Address) -> int:
-        return int(self._read("allowance", owner, spender))
-
-    def decimals(self) -> int:
-        """Return the decimals that the token reports, unchecked. See `covey.chain.amounts.read_unit`."""
-        return int(self._read("decimals"))
-
-    def symbol(self) -> str:
-        """Return the symbol that the token reports, unchecked."""
-        return str(self._read("symbol"))
 
 
 class Contracts:
@@ -386,10 +370,6 @@ class Contracts:
     def at(self, block: BlockTag) -> "Contracts":
         """Return the same contracts with reads pinned to a block, so that several reads agree."""
         return Contracts(self._client, self.deployment, block)
-
-
-def _fields(kind: type["DataclassInstance"], values: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip((field.name for field in fields(kind)), values, strict=True))
 
 
 def _to_bytes(signature: str) -> bytes:

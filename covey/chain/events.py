@@ -176,6 +176,30 @@ class RewardClaimed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PayeeSet(Event):
+    pool: PoolId
+    contributor: Address
+    payee: Address
+    """Account that receives the contributor's rewards. The zero address stands for the contributor."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaymentCredited(Event):
+    pool: PoolId
+    account: Address
+    amount: int
+    """Amount that the token refused to pay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreditWithdrawn(Event):
+    pool: PoolId
+    account: Address
+    recipient: Address
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OmissionChallenged(Event):
     pool: PoolId
     receipt_hash: Hash
@@ -274,12 +298,13 @@ class EquivocationSlashed(Event):
 PoolEvent = PoolCreated | PoolStarted | PoolEnded | PoolAnnounced | ValidatorReplaced
 NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
-EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed
+EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed | PayeeSet
+PaymentEvent = PaymentCredited | CreditWithdrawn
 OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | OmissionUnpaid | OmissionNetted
 LedgerEvent = EscrowEvent | OmissionEvent | EtherWithdrawn
 CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | SignerSlashed | EquivocationSlashed
 STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
-AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | CourtEvent
+AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | PaymentEvent | CourtEvent
 
 
 def decode(log: Log) -> AnyEvent | None:

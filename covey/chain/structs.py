@@ -132,6 +132,17 @@ class Unbonding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SignedPermit:
+    """A permit of EIP-2612 as the contracts take it. `covey.chain.permits` makes it."""
+
+    deadline: int
+    """Unix time in seconds until which the permit can be used."""
+    v: int
+    r: Hash
+    s: Hash
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Balance:
     """Stake of one account in one pool, for one kind of bond."""
 

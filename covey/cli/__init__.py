@@ -26,6 +26,7 @@ from covey.cli import (
     leave,
     market_command,
     model_commands,
+    payouts,
     policy_commands,
     pool,
     pool_end,
@@ -110,6 +111,8 @@ app.add_typer(relay, name="relay")
 rewards.rewards.command("challenge")(disputes.rewards_challenge)
 rewards.rewards.command("resolve")(disputes.rewards_resolve)
 rewards.rewards.command("withdraw-ether")(disputes.rewards_withdraw_ether)
+rewards.rewards.command("payee")(payouts.rewards_payee)
+rewards.rewards.command("withdraw-credit")(payouts.rewards_withdraw_credit)
 governance.case.command("equivocation")(disputes.case_equivocation)
 governance.case.command("slash-signer")(disputes.case_slash_signer)
 worker.command("leave")(leave.worker_leave)

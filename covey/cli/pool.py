@@ -111,8 +111,7 @@ def pool_fund(
     account = options.open_account(deployment, key_file, pool, folder=folder)
     unit, ledger = account.get_unit(raw=raw), account.contracts.ledger
     paid = account.read_amount(amount, unit, balance=account.token.balance_of(account.wallet.address))
-    account.approve(ledger.address, paid)
-    entry = account.send(ledger.fund_pool(account.pool, paid))
+    entry = account.fund(paid)
     escrow = Amount(ledger.escrow_of(account.pool), unit)
     show({"escrow": escrow, "transaction": entry.transaction_hash}, as_json)
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.chain.amounts import SMALLEST, TokenUnit, format_amount, parse_amount, read_unit, require_plausible
-from covey.chain.contracts import Contracts, Token
+from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.chain.json_rpc import BlockTag, Call, ChainClient, open_node
-from covey.chain.structs import BondKind, PoolTerms
+from covey.chain.permits import make_permit
+from covey.chain.structs import BondKind, PoolTerms, SignedPermit
+from covey.chain.token import Token
 from covey.chain.wallet import Wallet, load_key, save_key
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.eip712 import Domain, sign
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from covey.protocol.api.public import RewardView, SubmissionDetail, SubmissionView
     from covey.protocol.params import PoolParams
 
+PERMIT_SECONDS = 3600
+"""Time in seconds, by the chain's clock, for which a permit of a command is valid."""
 PAGE = 1000
 """Number of submissions that are asked for at once."""
 
@@ -85,10 +89,24 @@ class Account:
     def get_stake(self, kind: str) -> int:
         return self.contracts.stakes.stake_of(self.pool, self.bond_kind(kind), self.wallet.address)
 
-    def approve(self, spender: Address, amount: int) -> None:
-        """Allow `spender` to take `amount`, unless the current allowance is enough."""
-        if self.token.allowance(self.wallet.address, spender) < amount:
+    def _permit(self, spender: Address, amount: int) -> SignedPermit | None:
+        """Let `spender` take `amount` of the account's tokens.
+
+        Returns a permit to send with the call. If the token has no permits, sends an approval and returns None.
+        """
+        if self.token.allowance(self.wallet.address, spender) >= amount:
+            return None
+        permit = make_permit(
+            self.token,
+            self.wallet,
+            spender=spender,
+            value=amount,
+            chain_id=self.deployment.chain_id,
+            deadline=self.get_time() + PERMIT_SECONDS,
+        )
+        if permit is None:
             self.send(self.token.approve(spender, amount))
+        return permit
 
     @cached_property
     def token(self) -> Token:
@@ -121,10 +139,20 @@ class Account:
         return amount
 
     def stake(self, kind: BondKind, amount: int) -> "Entry":
-        """Approve and stake `amount`, in the token's smallest unit."""
+        """Stake `amount`, in the token's smallest unit. It takes one transaction if the token has permits."""
         stakes = self.contracts.stakes
-        self.approve(stakes.address, amount)
-        return self.send(stakes.stake(self.pool, kind, amount))
+        permit = self._permit(stakes.address, amount)
+        if permit is None:
+            return self.send(stakes.stake(self.pool, kind, amount))
+        return self.send(stakes.stake_with_permit(self.pool, kind, amount, permit))
+
+    def fund(self, amount: int) -> "Entry":
+        """Add `amount`, in the token's smallest unit, to the pool's escrow."""
+        ledger = self.contracts.ledger
+        permit = self._permit(ledger.address, amount)
+        if permit is None:
+            return self.send(ledger.fund_pool(self.pool, amount))
+        return self.send(ledger.fund_pool_with_permit(self.pool, amount, permit))
 
     def _prepare_registration(self, node: Wallet) -> tuple[NodeRegistration, Domain]:
         nodes = self.contracts.nodes

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
 from covey.chain.amounts import format_amount, parse_amount, read_unit
-from covey.chain.contracts import MAX_URL, Token
+from covey.chain.contracts import MAX_URL
 from covey.chain.deployment import Deployment
 from covey.chain.structs import BondKind, PoolState, PoolTerms
+from covey.chain.token import Token
 from covey.chain.wallet import load_key
 from covey.console.account import Account
 from covey.console.pool_terms import require_separate_roles
@@ -134,8 +135,7 @@ def open_pool(folder: Path, opening: Opening, *, say: Callable[[str], None]) -> 
     operator = _open_account(folder, folder / OPERATOR_KEY, pool)
     if opening.escrow:
         say(f"pool {pool}: adding tokens to the escrow")
-        operator.approve(operator.contracts.ledger.address, opening.escrow)
-        operator.send(operator.contracts.ledger.fund_pool(pool, opening.escrow))
+        operator.fund(opening.escrow)
     if opening.operator_bond:
         say(f"pool {pool}: adding the operator's bond")
         operator.stake(BondKind.OPERATOR, opening.operator_bond)

@@ -3,6 +3,7 @@ pragma solidity 0.8.30;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
+import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
 import {Fixture} from "./Fixture.sol";
 
 contract FundPoolTest is Fixture {
@@ -30,7 +31,7 @@ contract FundPoolTest is Fixture {
     }
 
     function test_WhenAmountIsZeroOrPoolIsNotOpen_ItReverts() public {
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.ZeroAmount.selector));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         ledger.fundPool(pool, 0);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.PoolNotOpen.selector, 99));
         ledger.fundPool(99, 1);

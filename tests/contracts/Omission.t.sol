@@ -3,6 +3,7 @@ pragma solidity 0.8.30;
 
 import {Challenge, ChallengeState, IEpochLedger, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
+import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {OmissionFixture} from "./OmissionFixture.sol";
 
@@ -41,13 +42,24 @@ contract OmissionTest is OmissionFixture {
         vm.prank(stranger);
         ledger.withdrawEther();
         assertEq(stranger.balance, 1 ether);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.ZeroAmount.selector));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         vm.prank(stranger);
         ledger.withdrawEther();
 
         vm.expectRevert(wrongState(ChallengeState.Upheld));
         ledger.resolveOmission(receipt);
         refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
+    }
+
+    function test_WhenThePayeeIsAnotherAccount_ItIsPaid() public {
+        postWithout();
+        vm.prank(contributor);
+        ledger.setPayee(pool, trainer);
+        challenge(makePromise(DUE));
+        vm.warp(START + 10);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(trainer), 150);
+        assertEq(token.balanceOf(contributor), 0);
     }
 
     /// The challenger is the token contract, which refuses ether.

@@ -118,11 +118,25 @@ contract ProposeTest is Fixture {
 
     function test_WhenASignersBondIsTooSmall_ItReverts() public {
         Finding[] memory findings = makeFindings(receipt, 2);
+        leave(1);
+        vm.warp(START + 20);
         vm.prank(validators[1]);
-        stakes.unbond(pool, BondKind.VALIDATOR, 1);
+        stakes.withdraw(pool, BondKind.VALIDATOR);
         refuse(abi.encodeWithSelector(ISlashingCourt.BondTooSmall.selector, validators[1], 19, 20), findings);
         bond(validators[1], BondKind.VALIDATOR, 1);
         court.propose(receipt, nodeSignature, 7, findings);
+    }
+
+    /// A signer that unbonds everything can still be slashed, so its verdict still counts.
+    function test_WhenASignerIsUnbonding_ItsVerdictCounts() public {
+        leave(20);
+        court.propose(receipt, nodeSignature, 7, makeFindings(receipt, 2));
+        assertEq(stakes.lockedOf(pool, contributor), 60);
+    }
+
+    function leave(uint256 amount) internal {
+        vm.prank(validators[1]);
+        stakes.unbond(pool, BondKind.VALIDATOR, amount);
     }
 
     function test_WhenTheNodeDidNotSign_ItReverts() public {

@@ -2,6 +2,7 @@
 pragma solidity 0.8.30;
 
 import {EpochRecord, IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
+import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
 import {Fixture} from "./Fixture.sol";
 
 contract RefundPoolTest is Fixture {
@@ -22,7 +23,7 @@ contract RefundPoolTest is Fixture {
         assertEq(ledger.escrowOf(pool), 3000);
         assertEq(ledger.owedOf(pool), 3000);
 
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.ZeroAmount.selector));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         refund();
     }
 

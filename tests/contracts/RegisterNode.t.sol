@@ -1,9 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
+import {IERC1271} from "@openzeppelin/contracts/interfaces/IERC1271.sol";
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
 import {Fixture} from "./Fixture.sol";
 
+interface VmCode {
+    function etch(address account, bytes calldata code) external;
+}
+
+/// Contract wallet with one owner.
+contract Erc1271Wallet is IERC1271 {
+    address private immutable _OWNER;
+
+    constructor(address owner) {
+        _OWNER = owner;
+    }
+
+    function isValidSignature(bytes32 hash, bytes calldata signature) external view returns (bytes4) {
+        return ECDSA.recover(hash, signature) == _OWNER ? IERC1271.isValidSignature.selector : bytes4(0);
+    }
+}
+
+/// Tests of NodeRegistry.registerNode.
 contract RegisterNodeTest is Fixture {
     uint256 internal constant OTHER_KEY = 0x1D;
     address internal other = vm.addr(OTHER_KEY);
@@ -93,5 +113,27 @@ contract RegisterNodeTest is Fixture {
     function test_WhenTheContributorIsZero_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(INodeRegistry.ZeroAddress.selector));
         nodes.registerNode(pool, address(0), other, START, "", "");
+    }
+
+    function bind(address who, bytes memory mine, bytes32 digest) internal {
+        nodes.registerNode(pool, who, other, START, mine, sign(OTHER_KEY, digest));
+    }
+
+    /// An EIP-7702 account has a key and code. Its code need not know ERC-1271.
+    function test_WhenAKeyHasCodeWithoutErc1271_ItsSignatureCounts() public {
+        VmCode(address(vm)).etch(stranger, address(token).code);
+        bytes32 digest = nodes.digestRegistration(pool, stranger, other, 0, START);
+        bind(stranger, sign(STRANGER_KEY, digest), digest);
+        assertEq(nodes.contributorOf(pool, other), stranger);
+    }
+
+    function test_WhenTheContributorIsAWallet_ItsAnswerCounts() public {
+        address wallet = address(new Erc1271Wallet(stranger));
+        bytes32 digest = nodes.digestRegistration(pool, wallet, other, 0, START);
+        bytes memory its = sign(OTHER_KEY, digest);
+        vm.expectRevert(abi.encodeWithSelector(INodeRegistry.InvalidSignature.selector, wallet));
+        nodes.registerNode(pool, wallet, other, START, its, its);
+        bind(wallet, sign(STRANGER_KEY, digest), digest);
+        assertEq(nodes.contributorOf(pool, other), wallet);
     }
 }

@@ -2,9 +2,11 @@
 pragma solidity 0.8.30;
 
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {Fixture} from "./Fixture.sol";
 
+/// Tests of StakeManager.stake.
 contract StakeTest is Fixture {
     function test_WhenApproved_ItCountsByPoolKindAndAccount() public {
         token.mint(stranger, 7);
@@ -23,7 +25,7 @@ contract StakeTest is Fixture {
     }
 
     function test_WhenAmountIsZeroOrPoolIsNotOpen_ItReverts() public {
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.ZeroAmount.selector));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         stakes.stake(pool, BondKind.CONTRIBUTOR, 0);
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.PoolNotOpen.selector, 99));
         stakes.stake(99, BondKind.CONTRIBUTOR, 1);

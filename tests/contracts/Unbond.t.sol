@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
+import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
 import {BondKind, IStakeManager, Unbonding} from "../../contracts/interfaces/IStakeManager.sol";
 import {Fixture} from "./Fixture.sol";
 
@@ -22,7 +23,7 @@ contract UnbondTest is Fixture {
     }
 
     function test_WhenAmountIsZeroOrTooLarge_ItReverts() public {
-        vm.expectRevert(abi.encodeWithSelector(IStakeManager.ZeroAmount.selector));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         unbond(0);
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.InsufficientStake.selector, 101, 100));
         unbond(101);

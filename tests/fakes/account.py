@@ -109,7 +109,9 @@ class FakeAccount(account.Account):
             stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[Unbonding(amount=2, available_at=95)] * 2),
             nodes=Contract(ALICE, nonce_of=0),
         )
-        self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000)
+        # Its domain is another one's, so it gets approvals instead of permits.
+        domain = {"name": "Coin", "domain_separator": HASH, "nonces": 0}
+        self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000, **domain)
 
     @property
     def history(self):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from covey.chain import abi_codec
-from covey.chain.contracts import Contract
+from covey.chain.contract import Contract
 from covey.protocol.eip712 import DOMAIN_VERSION
 
 ASKS_VERSION = abi_codec.encode_call("EpochLedger", "eip712Domain", ())

@@ -13,11 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
-from covey.chain.contracts import Contracts, Token
+from covey.chain.contracts import Contracts
 from covey.chain.deployment import Deployment
 from covey.chain.history import History
 from covey.chain.json_rpc import ChainClient, require_start, require_version
 from covey.chain.structs import BondKind
+from covey.chain.token import Token
 from covey.chain.wallet import load_key
 from covey.cli.config import Role
 from covey.cli.doctor.isolation_check import ISOLATION_SECONDS, look_at_isolation

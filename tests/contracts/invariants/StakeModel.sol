@@ -118,7 +118,7 @@ abstract contract StakeModel is Fixture {
 
     function hasPower(address account) internal view returns (bool) {
         bool isSeated = powerFrom[account] != 0 && block.timestamp >= powerFrom[account];
-        return isSeated && stakes.stakeOf(pool, BondKind.VALIDATOR, account) >= 20;
+        return isSeated && totalOf(account, BondKind.VALIDATOR) >= 20;
     }
 
     function totalOf(address account, BondKind kind) internal view returns (uint256) {

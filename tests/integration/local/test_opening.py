@@ -14,12 +14,13 @@ from rich.console import Console
 
 from coordinator.config import CoordinatorConfig
 from covey.chain import abi_codec
-from covey.chain.contracts import Contracts, Token
+from covey.chain.contracts import Contracts
 from covey.chain.deploying import send_and_wait
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import ChainClient
 from covey.chain.sender import Sender
 from covey.chain.structs import BondKind, PoolState
+from covey.chain.token import Token
 from covey.chain.wallet import load_key, save_key
 from covey.cli import pool_open as cli_opening
 from covey.cli import up_down

@@ -55,6 +55,8 @@ def test_commands__are_those_of_the_roles_and_tools():
         "status",
         "rewards resolve",
         "rewards withdraw-ether",
+        "rewards payee",
+        "rewards withdraw-credit",
         "case equivocation",
         "case slash-signer",
         "worker rotate",

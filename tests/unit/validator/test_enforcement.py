@@ -73,7 +73,7 @@ def enforce(
         lapse=lambda asked: asked,
     )
     bonded = {wallet.address: bond for wallet, bond in zip(VALIDATORS, bonds, strict=True)}
-    stakes = SimpleNamespace(stake_of=lambda _, kind, who: bonded.get(who, 0) if kind is BondKind.VALIDATOR else 0)
+    stakes = SimpleNamespace(backing_of=lambda _, kind, who: bonded.get(who, 0) if kind is BondKind.VALIDATOR else 0)
     pools = SimpleNamespace(is_validator=lambda _, who: who in [wallet.address for wallet in VALIDATORS[:named]])
     network = SimpleNamespace(
         contracts=SimpleNamespace(court=court, pools=pools, stakes=stakes),

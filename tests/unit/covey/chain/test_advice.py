@@ -8,6 +8,7 @@ pytestmark = pytest.mark.unit
 NOT_MET_BY_COMMANDS = {
     # Errors of calls that only roles and contracts send, not commands.
     *("BondTooSmall", "FindingExpired", "NoFreeStake", "NotCourt", "NotLedger", "NotLiable", "NothingToAnswer"),
+    *("NotSelf",),
     *("PoolClosed", "QuorumNotReached", "TooManyUnits", "UnknownStep", "UnorderedValidators", "WrongBond"),
     *("WrongDeployment", "WrongEpoch", "WrongHeader", "WrongLeaf", "WrongPreviousHash", "WrongStep", "ZeroHash"),
     # Errors of OpenZeppelin that the typed calls cannot cause.
@@ -19,7 +20,8 @@ NOT_MET_BY_COMMANDS = {
     *("AccessControlInvalidDefaultAdmin", "ECDSAInvalidSignature"),
     *("ECDSAInvalidSignatureLength", "ECDSAInvalidSignatureS", "ERC20InvalidApprover", "ERC20InvalidReceiver"),
     *("ERC20InvalidSender", "ERC20InvalidSpender", "FailedCall", "InsufficientBalance"),
-    *("InvalidShortString", "ReentrancyGuardReentrantCall", "SafeCastOverflowedUintDowncast"),
+    *("ERC2612ExpiredSignature", "ERC2612InvalidSigner", "InvalidAccountNonce", "InvalidShortString"),
+    *("ReentrancyGuardReentrantCall", "SafeCastOverflowedUintDowncast"),
     *("SafeERC20FailedOperation", "StringTooLong"),
 }
 
