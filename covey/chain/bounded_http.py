@@ -11,9 +11,12 @@ from io import BufferedReader, RawIOBase
 from socket import socket
 from typing import Any
 
-from requests import PreparedRequest, Response, Session
+from requests import PreparedRequest, RequestException, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3 import Timeout
+
+from covey.errors import TransientError
+from covey.runtime.urls import show_host
 
 MAX_REDIRECTS = 1
 """Number of redirects that a request follows. Each one has the deadline of a request."""
@@ -40,6 +43,16 @@ class BoundedSession(Session):
         self.max_redirects = MAX_REDIRECTS
         for scheme in ("http://", "https://"):
             self.mount(scheme, _BoundedAdapter(max_bytes))
+
+
+def post_json(url: str, body: bytes, *, seconds: float) -> None:
+    """Send JSON to a URL, whose answer does not matter. Raises TransientError("not_delivered")."""
+    with BoundedSession(max_bytes=_CHUNK_BYTES) as session:
+        try:
+            headers = {"Content-Type": "application/json"}
+            session.post(url, data=body, headers=headers, timeout=seconds).raise_for_status()
+        except (RequestException, AnswerTooLargeError) as error:
+            raise TransientError("not_delivered", f"{show_host(url)}: {type(error).__name__}") from error
 
 
 class _BoundedAdapter(HTTPAdapter):

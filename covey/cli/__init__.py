@@ -43,6 +43,7 @@ from covey.cli import (
     ui_command,
     up_down,
     wallet_commands,
+    watch_command,
 )
 from covey.cli.doctor import doctor
 from covey.cli.relays import origin, relay
@@ -128,6 +129,7 @@ app.command("join")(join.join)
 app.command("deploy")(init_commands.deploy)
 app.command("train")(train_command.train)
 app.command("status")(status_command.status)
+app.command("watch")(watch_command.watch)
 app.command("report")(report_command.report)
 app.command("ui")(ui_command.ui)
 app.command("demo")(demo_command.demo)

@@ -53,6 +53,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "pool announce",
         "market show",
         "status",
+        "watch",
         "rewards resolve",
         "rewards withdraw-ether",
         "rewards payee",

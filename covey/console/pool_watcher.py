@@ -1,0 +1,230 @@
+"""Looks at one pool from outside: are its epochs true, is everything of this account in them, what is due?
+
+Nobody is trusted: headers, records and states come from the chain, and every epoch is computed again from its file. The
+files are kept, so a reward can be claimed when their source is gone.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from covey.chain.structs import Challenge, ChallengeState
+from covey.console.account import Account
+from covey.console.receipt_files import SignedReceipt, read_receipt_file
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from covey.network.kept_rewards import REWARDS_FOLDER, KeptRewards, find_kept
+from covey.network.watch_steps import MISSING, CheckedEpoch, PromisedReceipt, WatchedPool, WatchStep, WatchVerb
+from covey.protocol.api.common import MAX_EPOCH_BYTES
+from covey.protocol.api.public import RewardView
+from covey.protocol.epoch_file import EpochFile, require_rewards
+from covey.protocol.ids import Address, Hash
+from covey.protocol.merkle import compute_reward_leaf
+from covey.protocol.object_keys import build_epoch_key
+from covey.protocol.promises import KEPT_EPOCHS, compute_longest_promise
+from covey.runtime.files import write_atomically
+
+if TYPE_CHECKING:
+    from covey.chain.events import EpochPosted
+    from covey.chain.json_rpc import Call
+
+SENT_FILES = "*/outgoing/sent/*.json"
+"""Receipts with the operator's promise, in the folder of `covey join`."""
+MAX_RECEIPTS = 10_000
+"""Maximum number of newest receipts to look at. A contributor signs fewer in the windows of an epoch."""
+
+
+class PoolWatcher:
+    """Example: `list_steps(PoolWatcher(account, who, coordinator_url=url, folder=Path("worker")).look())`."""
+
+    def __init__(self, account: Account, who: Address, *, coordinator_url: str | None, folder: Path) -> None:
+        """Watch the pool of an account for `who`. `folder` is that of a worker, and gets the folder `watch`."""
+        self._account, self._who, self._url, self._folder = account, who, coordinator_url, folder
+        self._files = folder / "watch" / "epochs"
+        self._kept = KeptRewards(folder / "watch" / REWARDS_FOLDER)
+        self._known: dict[int, tuple[Hash, EpochFile]] = {}
+        """True files of epochs, by number, with the hash of their headers."""
+
+    def look(self) -> WatchedPool:
+        """Read the chain and the files of epochs that are new.
+
+        Raises TransientError if the node does not respond. A coordinator that does not is shown in the epochs.
+        """
+        account, pool = self._account, self._account.pool
+        ledger, terms, now = account.contracts.ledger, account.contracts.pools.get_terms(pool), account.get_time()
+        standing = [
+            posted
+            for posted in account.history.list_epochs(pool)[-KEPT_EPOCHS:]
+            if ledger.is_posted(pool, posted.record)
+        ]
+        epochs = self._check_epochs(standing, challenge_window=terms.challenge_window, veto_window=terms.veto_window)
+        kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
+        found = find_kept(kept, account.history, pool=pool, contributor=self._who, now=now)
+        accusations = account.history.list_accusations(pool)
+        return WatchedPool(
+            now=now,
+            epochs=epochs,
+            receipts=self._read_receipts(compute_longest_promise(terms.epoch_length)),
+            cases=[(accusation, account.contracts.court.get_case(accusation)) for accusation in accusations],
+            claimable=None if found is None else found[1],
+            claimed=ledger.claimed_of(pool, self._who) + ledger.deduction_of(pool, self._who),
+            ether=ledger.ether_of(self._who),
+            contributor=self._who,
+            is_arbiter=terms.arbiter == self._who,
+        )
+
+    def build_call(self, step: WatchStep) -> "Call":
+        """Return the transaction of a step."""
+        account, pool, contracts = self._account, self._account.pool, self._account.contracts
+        if step.verb is WatchVerb.WITHDRAW_ETHER:
+            return contracts.ledger.withdraw_ether()
+        if step.verb in (WatchVerb.CLAIM, WatchVerb.DISABLE):
+            posted = account.history.find_epoch(pool, int(step.about))
+            assert posted is not None
+            if step.verb is WatchVerb.DISABLE:
+                return contracts.ledger.disable_epoch(pool, posted.record)
+            view = self._find_view(posted.epoch)
+            return contracts.ledger.claim(pool, posted.record, self._who, view.cumulative, view.proof)
+        if step.verb in (WatchVerb.EXECUTE, WatchVerb.LAPSE):
+            accusation = account.history.find_accusation(Hash(step.about))
+            assert accusation is not None
+            court = contracts.court
+            return court.execute(accusation) if step.verb is WatchVerb.EXECUTE else court.lapse(accusation)
+        signed = next(each for each in self._list_signed() if each.receipt_hash == step.about)
+        if step.verb is WatchVerb.RESOLVE:
+            return contracts.ledger.resolve_omission(signed.receipt)
+        assert signed.promise is not None
+        return contracts.ledger.challenge_omission(
+            signed.receipt,
+            node_signature=signed.signature,
+            promise=signed.promise,
+            promise_signature=signed.promise_signature,
+        )
+
+    def _find_view(self, epoch: int) -> RewardView:
+        views = (KeptRewards(path).read(epoch) for path in self._folder.glob(f"*/{REWARDS_FOLDER}"))
+        return next(view for view in views if view is not None)
+
+    def _check_epochs(
+        self, standing: "Sequence[EpochPosted]", *, challenge_window: int, veto_window: int
+    ) -> list[CheckedEpoch]:
+        """Check the epochs that are not known to be true. Keep their files and the account's proofs."""
+        price = self._account.contracts.pools.get_terms(self._account.pool).reward_per_million
+        self._known = {
+            posted.epoch: self._known[posted.epoch]
+            for posted in standing
+            if self._known.get(posted.epoch, ("",))[0] == posted.record.header_hash
+        }
+        checked: list[CheckedEpoch] = []
+        seen: set[Hash] = set()
+        before: Mapping[Address, int] | None = {}
+        for i, posted in enumerate(standing):
+            trouble = text = ""
+            if i == 0 and posted.record.cumulative != posted.record.reward:
+                before = None  # Earlier epochs are not kept any more, so their rewards are not known here.
+            try:
+                if posted.epoch not in self._known:
+                    file = self._read_true(posted, before=before, price=price)
+                    self._known[posted.epoch] = (posted.record.header_hash, file)
+                file = self._known[posted.epoch][1]
+                hashes = {leaf.receipt_hash for leaf in file.leaves}
+                if doubled := seen & hashes:
+                    del self._known[posted.epoch]
+                    raise ProtocolError("bad_epoch", f"receipt {min(doubled)} is in an earlier epoch, too")
+                seen |= hashes
+                before = file.rewards
+                self._keep_proof(file)
+            except ProtocolError as error:
+                trouble, text, before = error.code, f"epoch {posted.epoch} is false: {error.message}", None
+            except TransientError as error:
+                trouble, text, before = MISSING, f"the file of epoch {posted.epoch} is missing: {error.message}", None
+            checked.append(
+                CheckedEpoch(
+                    record=posted.record,
+                    disable_until=posted.record.final_at - veto_window,
+                    challenge_window=challenge_window,
+                    trouble=trouble,
+                    text=text,
+                )
+            )
+        return checked
+
+    def _read_true(self, posted: "EpochPosted", *, before: Mapping[Address, int] | None, price: int) -> EpochFile:
+        """Return the file of an epoch. `before` are the rewards of the epoch before, None if they are not known.
+
+        Raises ProtocolError if it is false, and TransientError if nobody gives it.
+        """
+        header, deployment = posted.header, self._account.deployment
+        file = EpochFile.from_bytes(self._read_file(header.data_hash), header)
+        require_rewards(
+            file,
+            header,
+            before=before,
+            reward_per_million=price,
+            chain=deployment.chain_id,
+            ledger=self._account.contracts.ledger.address,
+        )
+        return file
+
+    def _read_file(self, data_hash: Hash) -> bytes:
+        path = self._files / f"{data_hash}.json"
+        if path.exists():
+            return path.read_bytes()
+        if self._url is None:
+            raise TransientError("no_coordinator", "no coordinator is named that could give it")
+        key = build_epoch_key(self._account.pool, data_hash)
+        try:
+            data = asyncio.run(self._get(self._url, key))
+        except (ProtocolError, OperatorError) as error:
+            raise TransientError(error.code, error.message) from error
+        self._files.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+        return data
+
+    async def _get(self, url: str, key: str) -> bytes:
+        async with self._account.open_client(url) as client:
+            return await client.get_public(key, max_bytes=MAX_EPOCH_BYTES)
+
+    def _keep_proof(self, file: EpochFile) -> None:
+        """Keep the proof of the account's reward, computed from the file."""
+        amount = file.rewards.get(self._who)
+        if amount is None or self._kept.read(file.epoch) is not None:
+            return
+        deployment, ledger = self._account.deployment, self._account.contracts.ledger.address
+        leaf = compute_reward_leaf(
+            chain=deployment.chain_id, ledger=ledger, pool=file.pool, contributor=self._who, cumulative=amount
+        )
+        proof = file.build_reward_tree(chain=deployment.chain_id, ledger=ledger).get_proof(leaf)
+        self._kept.keep(RewardView(epoch=file.epoch, contributor=self._who, cumulative=amount, proof=tuple(proof)))
+
+    def _list_signed(self) -> Iterator[SignedReceipt]:
+        """Yield the newest receipts of this pool and account that have a promise. Damaged files are left out."""
+        paths = sorted(self._folder.glob(SENT_FILES), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in paths[:MAX_RECEIPTS]:
+            try:
+                signed = read_receipt_file(path)
+            except CoveyError:
+                continue
+            is_ours = (signed.receipt.pool, signed.receipt.contributor) == (self._account.pool, self._who)
+            if is_ours and signed.promise is not None:
+                yield signed
+
+    def _read_receipts(self, longest_promise: int) -> list[PromisedReceipt]:
+        included = {leaf.receipt_hash for _, file in self._known.values() for leaf in file.leaves}
+        none = Challenge(challenger=self._who, answer_by=0, state=ChallengeState.NONE, answered_by=0, paid=0)
+        found = []
+        for signed in self._list_signed():
+            assert signed.promise is not None
+            is_included = signed.receipt_hash in included
+            # Included ones are asked about no more, so that the node is not asked about thousands.
+            challenge = none if is_included else self._account.contracts.ledger.get_challenge(signed.receipt_hash)
+            found.append(
+                PromisedReceipt(
+                    receipt_hash=signed.receipt_hash,
+                    due_by=signed.promise.due_by,
+                    challengeable_until=signed.promise.due_by + longest_promise,
+                    is_included=is_included,
+                    challenge=challenge,
+                )
+            )
+        return found

@@ -1,0 +1,140 @@
+"""What a watcher of a pool does next, decided from what it has seen. It reads no clock and no chain."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from covey.chain.contracts import CASE_GRACE
+from covey.chain.structs import Accusation, Case, Challenge, ChallengeState, EpochRecord, OnChainCaseState
+from covey.protocol.api.public import RewardView
+from covey.protocol.ids import Hash
+
+
+class WatchVerb(StrEnum):
+    """Transactions that a watcher sends."""
+
+    CLAIM = "claim"
+    CHALLENGE = "challenge"
+    RESOLVE = "resolve"
+    WITHDRAW_ETHER = "withdraw-ether"
+    EXECUTE = "execute"
+    LAPSE = "lapse"
+    DISABLE = "disable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchStep:
+    """A transaction that is due."""
+
+    verb: WatchVerb
+    about: str
+    """Receipt hash, epoch number or address that the transaction is about."""
+    text: str
+    """Why it is due, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromisedReceipt:
+    """A countersigned receipt of the account's own nodes. Times are in Unix seconds."""
+
+    receipt_hash: Hash
+    due_by: int
+    challengeable_until: int
+    is_included: bool
+    """Whether an epoch that stands includes it."""
+    challenge: Challenge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedEpoch:
+    """An epoch on chain that stands, and what is wrong with its file."""
+
+    record: EpochRecord
+    disable_until: int
+    """Unix time in seconds until which the arbiter can disable it."""
+    challenge_window: int
+    trouble: str
+    """Code of what is wrong. Empty if the file proves both roots."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedPool:
+    """Everything that decides what is due."""
+
+    now: int
+    """Time of the chain's newest block in Unix seconds."""
+    epochs: Sequence[CheckedEpoch]
+    receipts: Sequence[PromisedReceipt]
+    cases: Sequence[tuple[Accusation, Case]]
+    claimable: RewardView | None
+    """Reward by the newest final epoch that stands, with its proof. None if nothing is earned."""
+    claimed: int
+    """Amount that was claimed or deducted already, in the token's smallest unit."""
+    ether: int
+    """Wei that are returned for upheld challenges."""
+    contributor: str
+    is_arbiter: bool
+
+
+MISSING = "missing"
+"""Code of an epoch whose file nobody gives."""
+
+
+def list_steps(seen: WatchedPool) -> list[WatchStep]:
+    """Return the transactions that are due, the most urgent first."""
+    return [
+        *_list_disabling(seen),
+        *_list_receipts(seen),
+        *_list_cases(seen),
+        *_list_money(seen),
+    ]
+
+
+def _list_disabling(seen: WatchedPool) -> Iterator[WatchStep]:
+    """Disabling an epoch disables all later ones, so only the first bad one is named.
+
+    A file that is only missing gets half of the challenge window to appear.
+    """
+    for epoch in seen.epochs:
+        patience = epoch.challenge_window // 2 if epoch.trouble == MISSING else epoch.challenge_window
+        is_time = seen.now >= epoch.disable_until - patience
+        if seen.is_arbiter and epoch.trouble and is_time and seen.now < epoch.disable_until:
+            yield WatchStep(verb=WatchVerb.DISABLE, about=str(epoch.record.epoch), text=epoch.text)
+            return
+
+
+def _list_receipts(seen: WatchedPool) -> Iterator[WatchStep]:
+    for each in seen.receipts:
+        state, challenge = each.challenge.state, each.challenge
+        if state is ChallengeState.OPEN:
+            if seen.now >= challenge.answer_by:
+                text = f"nobody has shown receipt {each.receipt_hash} in an epoch"
+                yield WatchStep(verb=WatchVerb.RESOLVE, about=each.receipt_hash, text=text)
+            continue
+        is_open = state is not ChallengeState.UPHELD and not each.is_included
+        if is_open and each.due_by < seen.now <= each.challengeable_until:
+            text = f"receipt {each.receipt_hash} is {seen.now - each.due_by} s overdue"
+            yield WatchStep(verb=WatchVerb.CHALLENGE, about=each.receipt_hash, text=text)
+
+
+def _list_cases(seen: WatchedPool) -> Iterator[WatchStep]:
+    for accusation, case in seen.cases:
+        if case.state is not OnChainCaseState.LOCKED or seen.now < case.veto_until:
+            continue
+        if seen.now < case.veto_until + CASE_GRACE:
+            text = f"the veto window of the case against {accusation.contributor} is over"
+            yield WatchStep(verb=WatchVerb.EXECUTE, about=accusation.receipt_hash, text=text)
+        elif accusation.contributor == seen.contributor:
+            text = "nobody has executed the case against this account in time"
+            yield WatchStep(verb=WatchVerb.LAPSE, about=accusation.receipt_hash, text=text)
+
+
+def _list_money(seen: WatchedPool) -> Iterator[WatchStep]:
+    view = seen.claimable
+    if view is not None and view.cumulative > seen.claimed:
+        text = f"{view.cumulative - seen.claimed} are earned by epoch {view.epoch} and not claimed"
+        yield WatchStep(verb=WatchVerb.CLAIM, about=str(view.epoch), text=text)
+    if seen.ether:
+        text = f"{seen.ether} wei are returned for upheld challenges"
+        yield WatchStep(verb=WatchVerb.WITHDRAW_ETHER, about=seen.contributor, text=text)

@@ -1,0 +1,120 @@
+"""`covey watch` on a real chain: it finds what is false, and does what is due, with the coordinator gone."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covey import cli
+from covey.chain.wallet import save_key
+from covey.devnet import deploy
+from covey.protocol import canonical
+from covey.protocol.epoch_file import EpochFile
+from covey.protocol.object_keys import build_epoch_key
+from tests.fakes.network import CoordinatorHarness
+from tests.integration.coordinator.handing import FILE, decide, hand_in
+
+pytestmark = pytest.mark.integration
+GONE = "http://127.0.0.1:9"
+
+
+class Watching:
+    """Runs `covey watch --once` in a folder."""
+
+    def __init__(self, harness: CoordinatorHarness, folder: Path) -> None:
+        self._harness, self._folder = harness, folder
+        harness.chain.deployment.save(folder / "deployment.json")
+
+    async def __call__(self, key: str, *arguments: str, url: str | None = None) -> tuple[int, list[dict[str, Any]]]:
+        """Return the exit code, and the lines without their times."""
+        file = self._folder / f"{key}.key"
+        if not file.exists():
+            save_key(file, deploy.derive_key("test", key))
+        words = ["watch", "--once", "--json", "--key-file", str(file), "--coordinator-url", url or self._harness.url]
+        words += ["--deployment", str(self._folder / "deployment.json"), "--pool", str(self._harness.ctx.ledger.pool)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self._folder)
+            result = await asyncio.to_thread(CliRunner().invoke, cli.app, [*words, *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        return result.exit_code, [{name: line[name] for name in line if name not in ("time", "text")} for line in lines]
+
+
+@pytest.fixture
+def watch(harness: CoordinatorHarness, tmp_path: Path) -> Watching:
+    return Watching(harness, tmp_path)
+
+
+async def settle(harness: CoordinatorHarness) -> None:
+    """Post an epoch with two accepted submissions."""
+    for i in range(2):
+        async with harness.client("node") as node:
+            await hand_in(harness, node, FILE + bytes([i]))
+        await decide(harness)
+    harness.run_job("settle")
+    await harness.follow()
+    await harness.follow()
+
+
+async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinator_is_gone(
+    harness: CoordinatorHarness, watch: Watching
+):
+    await settle(harness)
+    true = {"event": "epoch", "code": "true"}
+    epochs = harness.chain.contracts.ledger.epochs_of(harness.ctx.ledger.pool)
+    assert epochs == 1
+    code, lines = await watch("contributor")
+    assert (code, lines) == (0, [true | {"epoch": number} for number in range(epochs)])
+    harness.chain.advance(20)
+    code, lines = await watch("contributor", url=GONE)
+    assert (code, lines[-1]) == (0, {"event": "claim", "about": str(epochs - 1), "code": "due"})
+    code, lines = await watch("contributor", "--act", url=GONE)
+    assert (code, lines[-1]["code"]) == (0, "sent")
+    pool, who = harness.ctx.ledger.pool, harness.chain.address("contributor")
+    assert harness.chain.contracts.ledger.claimed_of(pool, who) > 0
+    code, lines = await watch("contributor", "--act", url=GONE)
+    assert [line["event"] for line in lines] == ["epoch"] * epochs
+
+
+async def test_watch__false_and_withheld_epochs__are_disabled_by_the_arbiter(
+    harness: CoordinatorHarness, watch: Watching, tmp_path: Path
+):
+    await settle(harness)
+    pool, chain = harness.ctx.ledger.pool, harness.chain
+    (posted,) = watch_history(harness).list_epochs(pool)
+    data = harness.ctx.store.get(build_epoch_key(pool, posted.header.data_hash), max_bytes=1 << 20)
+    true = EpochFile.from_bytes(data, posted.header)
+    account = chain.address("contributor")
+    number = posted.epoch + 1
+    false = replace(
+        true, epoch=number, leaves=(), previous_hash=posted.record.header_hash,
+        rewards={account: true.rewards[account] + 1},
+    )  # fmt: skip
+    header = replace(
+        posted.header, epoch=number, previous_hash=posted.record.header_hash, leaf_count=0, units=0,
+        work_root="0x" + "00" * 32, data_hash=canonical.sha256(false.to_bytes()),
+        reward_root=false.build_reward_tree(chain=harness.ctx.ledger.chain_id, ledger=harness.ctx.ledger.address).root,
+    )  # fmt: skip
+    chain.advance(chain.contracts.pools.get_terms(pool).epoch_length)
+    chain.send("operator", chain.contracts.ledger.post(header))
+    about = {"event": "epoch", "epoch": number}
+    code, lines = await watch("arbiter", "--act")
+    assert (code, lines[1:]) == (1, [about | {"code": "missing"}])
+    (tmp_path / "watch" / "epochs" / f"{header.data_hash}.json").write_bytes(false.to_bytes())  # from somebody else
+    code, lines = await watch("contributor")
+    assert (code, lines[1:]) == (1, [about | {"code": "false_rewards"}])
+    code, lines = await watch("arbiter", "--act")
+    assert (lines[1], lines[2]["event"], lines[2]["code"]) == (about | {"code": "false_rewards"}, "disable", "sent")
+    assert (await watch("arbiter", "--act"))[0] == 0
+    assert [event.epoch for event in watch_history(harness).list_disabled()] == [number]
+
+
+def watch_history(harness: CoordinatorHarness) -> Any:
+    from covey.chain.history import History
+
+    return History(client=harness.chain.client, contracts=harness.chain.contracts)

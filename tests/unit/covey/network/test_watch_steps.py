@@ -1,0 +1,103 @@
+"""What a watcher does, by what it sees. Times are seconds of the chain."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from covey.chain.contracts import CASE_GRACE
+from covey.chain.structs import Accusation, ChallengeState, OnChainCaseState
+from covey.network.watch_steps import MISSING, CheckedEpoch, PromisedReceipt, WatchedPool, list_steps
+from tests.fakes.account import ALICE, BOB, HASH
+
+pytestmark = pytest.mark.unit
+
+
+def see(now: int = 1000, **changes: object) -> WatchedPool:
+    values: dict[str, object] = {
+        "now": now, "epochs": [], "receipts": [], "cases": [], "claimable": None, "claimed": 0, "ether": 0,
+        "contributor": ALICE, "is_arbiter": False,
+    }  # fmt: skip
+    return WatchedPool(**values | changes)
+
+
+def verbs(seen: WatchedPool) -> list[str]:
+    return [f"{step.verb} {step.about}" for step in list_steps(seen)]
+
+
+@pytest.mark.parametrize(("earned", "claimed", "expected"), [(5, 4, ["claim 7"]), (5, 5, []), (5, 6, [])])
+def test_list_steps__earned__is_claimed_once(earned: int, claimed: int, expected: list[str]):
+    seen = see(claimable=SimpleNamespace(epoch=7, cumulative=earned), claimed=claimed)
+    assert verbs(seen) == expected
+    assert verbs(see()) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "answer_by", "due_by", "included", "expected"),
+    [
+        (ChallengeState.NONE, 0, 999, False, f"challenge {HASH}"),
+        (ChallengeState.NONE, 0, 1000, False, None),
+        (ChallengeState.NONE, 0, 899, False, None),  # too late: 100 s
+        (ChallengeState.NONE, 0, 900, False, f"challenge {HASH}"),
+        (ChallengeState.NONE, 0, 950, True, None),
+        (ChallengeState.OPEN, 1001, 950, False, None),
+        (ChallengeState.OPEN, 1000, 950, False, f"resolve {HASH}"),
+        (ChallengeState.UPHELD, 0, 950, False, None),
+        (ChallengeState.ANSWERED, 0, 950, False, f"challenge {HASH}"),  # the epoch that answered was disabled
+    ],
+)
+def test_list_steps__receipt__is_challenged_and_resolved_in_time(
+    state: ChallengeState, answer_by: int, due_by: int, included: bool, expected: str | None
+):
+    receipt = PromisedReceipt(
+        receipt_hash=HASH,
+        due_by=due_by,
+        challengeable_until=due_by + 100,
+        is_included=included,
+        challenge=SimpleNamespace(state=state, answer_by=answer_by),
+    )
+    assert verbs(see(receipts=[receipt])) == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("state", "veto_until", "contributor", "expected"),
+    [
+        (OnChainCaseState.LOCKED, 1001, BOB, None),
+        (OnChainCaseState.LOCKED, 1000, BOB, "execute"),
+        (OnChainCaseState.LOCKED, 1001 - CASE_GRACE, BOB, "execute"),
+        (OnChainCaseState.LOCKED, 1000 - CASE_GRACE, BOB, None),
+        (OnChainCaseState.LOCKED, 1000 - CASE_GRACE, ALICE, "lapse"),
+        (OnChainCaseState.VETOED, 900, BOB, None),
+        (OnChainCaseState.SLASHED, 900, BOB, None),
+    ],
+)
+def test_list_steps__case__is_executed_until_it_lapses(
+    state: OnChainCaseState, veto_until: int, contributor: str, expected: str | None
+):
+    accusation = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=contributor)
+    seen = see(cases=[(accusation, SimpleNamespace(state=state, veto_until=veto_until))])
+    assert verbs(seen) == ([] if expected is None else [f"{expected} {HASH}"])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "until", "is_arbiter", "expected"),
+    [
+        ("false_rewards", 1100, True, ["disable 3"]),
+        ("false_rewards", 1100, False, []),
+        ("false_rewards", 1000, True, []),
+        (MISSING, 1051, True, []),  # half of the window of 100 s is left for the file to appear
+        (MISSING, 1050, True, ["disable 3"]),
+        ("", 1100, True, []),
+    ],
+)
+def test_list_steps__false_epoch__is_disabled_by_its_arbiter_in_the_window(
+    trouble: str, until: int, is_arbiter: bool, expected: list[str]
+):
+    epochs = [
+        CheckedEpoch(record=SimpleNamespace(epoch=number), disable_until=until, challenge_window=100, trouble=trouble)
+        for number in (3, 4)
+    ]
+    assert verbs(see(epochs=epochs, is_arbiter=is_arbiter)) == expected
+
+
+def test_list_steps__ether__is_withdrawn():
+    assert verbs(see(ether=1)) == [f"withdraw-ether {ALICE}"]
