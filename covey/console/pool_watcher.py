@@ -176,7 +176,7 @@ class PoolWatcher:
         try:
             data = asyncio.run(self._get(self._url, key))
         except (ProtocolError, OperatorError) as error:
-            raise TransientError(error.code, error.message) from error
+            raise TransientError("no_epoch_file", error.message) from error
         self._files.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
         return data
