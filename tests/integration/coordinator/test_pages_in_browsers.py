@@ -34,7 +34,8 @@ class Shown:
         node, contributor = make_address("cheat"), make_address("cheat's owner")
         lists = ["/", "/nodes", "/submissions", "/submissions?reason=proof", "/epochs", "/policies", "/cases"]
         single = [f"/nodes/{node}", f"/addresses/{contributor}", f"/submissions/{self.caught}", "/epochs/0"]
-        return [*lists, "/validators", "/docs", *single, f"/submissions/{self.accepted}", "/epochs/99"]
+        cases = [f"/submissions/{self.accepted}", f"/cases/{self.caught}"]
+        return [*lists, "/validators", "/docs", *single, *cases, "/epochs/99"]
 
 
 @contextmanager
