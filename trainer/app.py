@@ -136,7 +136,6 @@ def build(
         journal=journal,
         exports=exports,
         saver=Saver(),
-        environment=evaluator.environment,
         publisher=publisher,
         chain_thread=chain_thread,
         background=Background(evaluate=evaluate, on_failure=stop.set),

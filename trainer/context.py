@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.environments.base import Environment
 from covey.network.entry import Network
 from covey.protocol.ids import Hash, Step, TaskId
 from covey.protocol.params import TrainingParams
@@ -99,7 +98,6 @@ class LearningContext:
     journal: "StepJournal"
     exports: "StepFolders"
     saver: "Saver"
-    environment: Environment
     background: "Background"
     metrics: "TrainingMetrics"
     progress: LearningProgress

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from covey.environments.length_costs import LengthCosts
 from covey.errors import ProtocolError
 from covey.model.prompts import PromptFormat
+from covey.network.entry import get_spec
 from covey.protocol.ids import Step
 from covey.runtime.log import get_logger
 from trainer.algorithm import batches
@@ -55,12 +57,13 @@ def learn(ctx: LearningContext, works: list[AcceptedWork | None], waited: float)
     updated = ctx.timer()
     report = build_report(samples, updates, step=step, works=works)
     format = PromptFormat.of(params.model)
-    report |= split_rewards(samples, ctx.environment, ctx.tokenizer, format=format)
+    costs = LengthCosts(get_spec(params))
+    report |= split_rewards(samples, costs, ctx.tokenizer, format=format)
     RolloutFiles(config.home / FOLDER).write(
         step,
         samples,
         count=config.log.rollouts,
-        environment=ctx.environment,
+        costs=costs,
         tokenizer=ctx.tokenizer,
         format=format,
     )

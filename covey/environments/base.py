@@ -326,6 +326,3 @@ class Environment(Protocol):
 
     def grade_wrong(self, reply: Reply) -> Grade:
         """Return the grade that this reply gets if its answer is wrong. The reply's text is not read."""
-
-    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """Return the reward that the length of a completion costs, at least 0. `text` is the prompt."""

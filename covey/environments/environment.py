@@ -6,7 +6,6 @@ limit cut off earns nothing for its answer.
 """
 
 import platform
-import re
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
@@ -20,7 +19,6 @@ from covey.runtime.validation import explain
 
 LENGTH_REQUEST = "Think for {target} tokens before you answer."
 """Last line of a prompt that has a target length (INTELLECT-2, section 4.1.2)."""
-_REQUESTED = re.compile(re.escape(LENGTH_REQUEST).replace(r"\{target\}", "([0-9]{1,9})"))
 
 
 class SharedOptions(BaseModel):
@@ -145,15 +143,6 @@ class TaskEnvironment:
         """Return the grade of a wrong answer: 0, minus the cost of the completion's length."""
         return self._build_grade(reply, 0.0)
 
-    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """Return alpha x abs(target - completion_tokens), where target is the last length that `text` asks for.
-
-        The cost is 0 if `text` asks for no length, or for one that is not in the option `targets`.
-        """
-        requested = [int(match) for match in _REQUESTED.findall(text)]
-        target = requested[-1] if requested and requested[-1] in self._options.targets else None
-        return self._compute_cost(target, completion_tokens)
-
     def build_prompt(self, task: Task, target: int | None = None) -> Prompt:
         """Build the prompt of a task. `target` is the length in tokens that the prompt asks for, or None."""
         request = "" if target is None else LENGTH_REQUEST.format(target=target)
@@ -176,15 +165,17 @@ class TaskEnvironment:
         )
 
     def _build_grade(self, reply: Reply, earned: float) -> Grade:
-        cost = self._compute_cost(reply.target, reply.tokens)
+        cost = compute_length_cost(self._options, reply.target, reply.tokens)
         return Grade(reward=earned - cost, parts={"task": earned, "length": -cost})
 
     def _find_number(self, draw: int) -> int:
         kept = self._kept
         return kept[draw_below("kept", draw, len(kept))] if kept else draw
 
-    def _compute_cost(self, target: int | None, tokens: int) -> float:
-        return 0.0 if target is None else self._options.alpha * abs(target - tokens)
+
+def compute_length_cost(options: SharedOptions, target: int | None, tokens: int) -> float:
+    """Return the reward that a completion's number of tokens costs, or 0 if its prompt has no target length."""
+    return 0.0 if target is None else options.alpha * abs(target - tokens)
 
 
 def split_options(options: JsonObject) -> tuple[SharedOptions, JsonObject]:

@@ -38,6 +38,10 @@ class MixtureOptions(BaseModel):
     parts: list[MixturePart] = Field(min_length=1, max_length=64)
     """Environments of the mixture. Each prompt comes from one of them."""
 
+    def list_specs(self) -> list[EnvironmentSpec]:
+        """Return the specs of the parts."""
+        return [EnvironmentSpec(kind=part.kind, options=part.options) for part in self.parts]
+
     def draw_part(self, draw: int) -> int:
         """Return the index of the part that a drawn integer selects by weight."""
         rest = draw_below("part", draw, sum(part.weight for part in self.parts))
@@ -62,6 +66,21 @@ def name_task_types(spec: EnvironmentSpec, draws: Iterable[int]) -> tuple[str, .
     return tuple(names[options.draw_part(draw)] for draw in draws)
 
 
+def list_parts(options: JsonObject) -> list[EnvironmentSpec]:
+    """Return the specs of a mixture's parts. Raises OperatorError("bad_environment") for bad options."""
+    return _check(options).list_specs()
+
+
+def _check(options: JsonObject) -> MixtureOptions:
+    try:
+        checked = MixtureOptions.model_validate(dict(options))
+    except ValidationError as error:
+        raise refuse_options(KIND, error, MixtureOptions) from error
+    if any(part.kind == KIND for part in checked.parts):
+        raise build_refusal("a mixture contains another mixture")
+    return checked
+
+
 def _name_type(kind: str, options: JsonObject) -> str:
     name = options.get("name")
     return (f"{kind}:{name}" if isinstance(name, str) else kind)[:TYPE_CHARACTERS]
@@ -72,13 +91,8 @@ class MixtureEnvironment:
 
     def __init__(self, options: JsonObject, load: Callable[[EnvironmentSpec], Environment]) -> None:
         """Build the parts with `load`. Raises OperatorError("bad_environment") for bad options."""
-        try:
-            self._options = MixtureOptions.model_validate(dict(options))
-        except ValidationError as error:
-            raise refuse_options(KIND, error, MixtureOptions) from error
-        if any(part.kind == KIND for part in self._options.parts):
-            raise build_refusal("a mixture contains another mixture")
-        self._parts = [load(EnvironmentSpec(kind=part.kind, options=part.options)) for part in self._options.parts]
+        self._options = _check(options)
+        self._parts = [load(spec) for spec in self._options.list_specs()]
         self._total = sum(part.weight for part in self._options.parts)
 
     @property
@@ -164,11 +178,6 @@ class MixtureEnvironment:
         """Return the grade for a wrong answer, computed by the part that the prompt comes from."""
         part, inner = self._find_part(reply)
         return part.grade_wrong(inner)
-
-    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        """Return the first nonzero length cost that a part computes for `text`, or 0 if there is none."""
-        costs = (part.compute_length_cost(text, completion_tokens=completion_tokens) for part in self._parts)
-        return next(filter(None, costs), 0.0)
 
     def _find_part(self, reply: Reply) -> tuple[Environment, Reply]:
         """Return the part that a reply's prompt comes from, and the reply with that part's verification data."""

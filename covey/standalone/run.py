@@ -351,7 +351,6 @@ def _build(
         journal=journal,
         exports=exports,
         saver=Saver(),
-        environment=environment,
         background=Background(evaluate=evaluate, on_failure=stop.set),
         metrics=metrics,
         progress=LearningProgress(step=step, written=step, waiting_since=time.monotonic()),

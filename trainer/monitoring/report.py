@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
-from covey.environments.base import Environment
+from covey.environments.length_costs import LengthCosts
 from covey.model.prompts import PromptFormat, decode_question
 from covey.model.text import Tokenizer
 from covey.protocol.ids import Step
 from trainer.algorithm.learner import UpdateMetrics
 from trainer.data.samples import AcceptedWork, Sample
 from trainer.monitoring.metric_names import TYPE_REWARD, TYPE_SHARE
-
-DIGITS = 9
-"""Number of decimal places to which a reward's task component is rounded before rewards are compared."""
 
 
 def build_report(
@@ -75,18 +72,18 @@ def _split_by_type(samples: Sequence[Sample], works: Sequence[AcceptedWork]) -> 
 
 
 def split_rewards(
-    samples: Sequence[Sample], environment: Environment, tokenizer: Tokenizer, *, format: PromptFormat
+    samples: Sequence[Sample], costs: LengthCosts, tokenizer: Tokenizer, *, format: PromptFormat
 ) -> dict[str, float]:
     """Split the mean reward into the task's reward and the length penalty (the paper, section 3.1.2).
 
     A rollout has a single reward, so its length penalty is computed again from the prompt that the model read.
     """
     texts = {s.prompt: decode_question(tokenizer, s.prompt, format=format) for s in samples}
-    costs = [environment.compute_length_cost(texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
-    earned = [round(s.reward + cost, DIGITS) for s, cost in zip(samples, costs, strict=True)]
+    parts = [costs.split(s.reward, texts[s.prompt], completion_tokens=len(s.tokens)) for s in samples]
+    earned = [task for task, _ in parts]
     count = max(1, len(samples))
     return {
         "reward/task": sum(earned) / count,
         "reward/task_std": pstdev(earned) if earned else 0.0,
-        "reward/length_penalty": sum(costs) / count,
+        "reward/length_penalty": sum(cost for _, cost in parts) / count,
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from covey.environments.base import Environment
+from covey.environments.length_costs import LengthCosts
 from covey.errors import OperatorError
 from covey.model.prompts import PromptFormat, decode_question
 from covey.model.text import Tokenizer, decode_completion
@@ -65,7 +65,7 @@ class RolloutFiles:
         samples: Sequence[Sample],
         *,
         count: int,
-        environment: Environment,
+        costs: LengthCosts,
         tokenizer: Tokenizer,
         format: PromptFormat,
     ) -> None:
@@ -74,9 +74,7 @@ class RolloutFiles:
             return
         count = min(count, len(samples))
         chosen = [samples[n * len(samples) // count] for n in range(count)]
-        lines = [
-            _build_line(step, sample, environment=environment, tokenizer=tokenizer, format=format) for sample in chosen
-        ]
+        lines = [_build_line(step, sample, costs=costs, tokenizer=tokenizer, format=format) for sample in chosen]
         text = "".join(json.dumps(asdict(line), ensure_ascii=False) + "\n" for line in lines)
         with ExplainFullDisk(self._folder.parent, f"the rollouts of step {step}"):
             self._folder.mkdir(exist_ok=True)
@@ -102,7 +100,7 @@ class RolloutFiles:
 
 
 def _build_line(
-    step: Step, sample: Sample, *, environment: Environment, tokenizer: Tokenizer, format: PromptFormat
+    step: Step, sample: Sample, *, costs: LengthCosts, tokenizer: Tokenizer, format: PromptFormat
 ) -> RolloutLine:
     question = decode_question(tokenizer, sample.prompt, format=format)
     ends = {sample.tokens[-1]} if sample.finished else frozenset[int]()
@@ -115,7 +113,7 @@ def _build_line(
         question=question,
         completion=decode_completion(tokenizer, sample.tokens, ends),
         reward=sample.reward,
-        length_penalty=-environment.compute_length_cost(question, completion_tokens=len(sample.tokens)),
+        length_penalty=-costs.compute(question, completion_tokens=len(sample.tokens)),
         advantage=sample.advantage,
         finished=sample.finished,
         tokens=len(sample.tokens),

@@ -111,24 +111,6 @@ def test_grade__answer__is_extracted_after_the_thinking(options, text: str, rewa
     assert grade_text(build(**options), 8, text) == reward
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text", "cost"),
-    [
-        (4000, "Think for 4000 tokens before you answer.", 0.0),
-        (3000, "<bos>Q\nThink for 4000 tokens before you answer.\n", 0.3),
-        (32768, "<user>Think for 4000 tokens before you answer.</user>\n<assistant>\n", 8.6304),
-        (9, "Think for 9000 tokens before you answer.\nThink for 4000 tokens before you answer.", 1.1973),
-        (9, "Think for 4000 tokens before you answer.\nThink for 9000 tokens before you answer.", 0.0),
-        (9, "Think for 5000 tokens before you answer.", 0.0),
-        (9, "Double it.", 0.0),
-        (9, "", 0.0),
-    ],
-)  # fmt: skip
-def test_compute_length_cost__text_of_the_model__is_what_the_reward_lost(tokens: int, text: str, cost: float) -> None:
-    computed = build(targets=[4000]).compute_length_cost(text, completion_tokens=tokens)
-    assert computed == pytest.approx(cost)
-
-
 def test_prompt__kept_questions__are_all_drawn_and_no_others() -> None:
     environment = build(kept=pack_kept([2, 5, 9, 600]))
     drawn = {environment.prompt(draw).text for draw in range(200)}

@@ -79,12 +79,6 @@ def test_held_out__parts__have_their_share() -> None:
     assert len({prompt.text for prompt in prompts}) == 8
 
 
-def test_compute_length_cost__text__is_the_cost_in_the_part_with_that_target() -> None:
-    text = "Spell it\nThink for 10 tokens before you answer."
-    assert MIXED.compute_length_cost(text, completion_tokens=110) == pytest.approx(0.03)
-    assert MIXED.compute_length_cost("Spell it", completion_tokens=110) == 0.0
-
-
 def test_requires_isolation__one_part_that_runs_programs__is_enough() -> None:
     code = {"weight": 1, "kind": "code", "options": {"dataset": "0x" + "00" * 32}}
     assert [build(SPELL, GCD).requires_isolation, build(SPELL, code).requires_isolation] == [False, True]

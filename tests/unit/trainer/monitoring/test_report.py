@@ -4,7 +4,9 @@ from typing import cast
 import pytest
 
 from covey.environments import registry
-from covey.environments.base import Environment, EnvironmentSpec
+from covey.environments.base import EnvironmentSpec
+from covey.environments.environment import LENGTH_REQUEST
+from covey.environments.length_costs import LengthCosts
 from covey.environments.registry import DEMO
 from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import RAW, encode_prompt
@@ -90,54 +92,45 @@ def test_build_report__nothing_left_to_train_on__is_zeros() -> None:
     assert sum(report.values()) == 4
 
 
-class Lengths:
-    """An environment that takes 0.1 a token off where the prompt's second token, its only letter, is not odd."""
-
-    def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-        return 0.0 if int(text) % 2 else 0.1 * completion_tokens
+COSTS = LengthCosts(EnvironmentSpec(kind="math", options={"targets": [2, 4, 8, 10], "alpha": 0.1}))
 
 
-class Digits:
-    """Text of a prompt is its second token."""
+class Requests:
+    """A prompt asks for twice as many tokens as its second token says."""
 
     def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
-        return str(tokens[1])
+        return LENGTH_REQUEST.format(target=2 * tokens[1])
 
 
 def test_split_rewards__task_and_length__add_up_to_the_reward() -> None:
-    """Prompts end with the completion's length: 2, 4, 3 and 7 tokens cost 0.2, 0.4, nothing and nothing.
+    """Prompts ask for twice their completion's length: 2, 4, 3 and 7 tokens cost 0.2, 0.4, nothing and nothing.
 
     The answers earn 1.2, 0.4, 0 and 0, whose mean is 0.4 and whose variance is (0.64 + 0 + 0.16 + 0.16) / 4 = 0.24.
     """
-    found = split_rewards(SAMPLES, cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
+    found = split_rewards(SAMPLES, COSTS, cast(Tokenizer, Requests()), format=RAW)
     expected = {"reward/task": 0.4, "reward/task_std": 0.24**0.5, "reward/length_penalty": 0.6 / 4}
     assert found == pytest.approx(expected)
     assert found["reward/task"] - found["reward/length_penalty"] == pytest.approx(0.25)
 
 
 def test_split_rewards__nothing_to_train_on__is_zeros() -> None:
-    found = split_rewards([], cast(Environment, Lengths()), cast(Tokenizer, Digits()), format=RAW)
+    found = split_rewards([], COSTS, cast(Tokenizer, Requests()), format=RAW)
     assert found == {"reward/task": 0.0, "reward/task_std": 0.0, "reward/length_penalty": 0.0}
 
 
 def test_split_rewards__answers_earn_the_same_and_lengths_differ__deviation_is_exactly_zero() -> None:
     """0.3 - 0.7 + 0.7 is not 0.3 in floating point, and a deviation of rewards alone would be large."""
-    samples = [replace(build_sample(5, 0.3 - cost, 0.0, 1), prompt=(2, 10 * cost)) for cost in (0.1, 0.7, 0.9)]
-
-    class Costs:
-        def compute_length_cost(self, text: str, *, completion_tokens: int) -> float:
-            return float(text) / 10
-
-    found = split_rewards(samples, cast(Environment, Costs()), cast(Tokenizer, Digits()), format=RAW)
+    costs = {1: 0.1, 4: 0.7, 5: 0.9}
+    samples = [replace(build_sample(5, 0.3 - cost, 0.0, 1), prompt=(2, half)) for half, cost in costs.items()]
+    found = split_rewards(samples, COSTS, cast(Tokenizer, Requests()), format=RAW)
     assert found["reward/task_std"] == 0
+    assert found["reward/length_penalty"] == pytest.approx(1.7 / 3)
 
 
 def test_split_rewards__shipped_environment_and_tokenizer__find_the_target_in_the_tokens() -> None:
-    environment = registry.load(
-        EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
-    )
+    spec = EnvironmentSpec(kind=DEMO.kind, options={**DEMO.options, "targets": [10], "alpha": 0.01})
     tokenizer = load_tokenizer(tiny_folder())
-    prompt = tuple(encode_prompt(tokenizer, environment.prompt(7).text, format=RAW))
+    prompt = tuple(encode_prompt(tokenizer, registry.load(spec).prompt(7).text, format=RAW))
     sample = replace(build_sample(5, 0.96, 1.0, 6), prompt=prompt)
-    found = split_rewards([sample], environment, tokenizer, format=RAW)
+    found = split_rewards([sample], LengthCosts(spec), tokenizer, format=RAW)
     assert found == pytest.approx({"reward/task": 1.0, "reward/task_std": 0.0, "reward/length_penalty": 0.04})

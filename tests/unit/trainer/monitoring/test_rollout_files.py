@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from covey.environments import registry
+from covey.environments.length_costs import LengthCosts
 from covey.errors import OperatorError
 from covey.model.policy_files import load_tokenizer
 from covey.model.prompts import PromptFormat, encode_prompt
@@ -36,8 +37,8 @@ def build_samples(count: int) -> list[Sample]:
 
 
 def write(files: RolloutFiles, step: int, samples: list[Sample], count: int) -> None:
-    environment, tokenizer = registry.load(registry.DEMO), load_tokenizer(tiny_folder())
-    files.write(Step(step), samples, count=count, environment=environment, tokenizer=tokenizer, format=PromptFormat())
+    costs, tokenizer = LengthCosts(registry.DEMO), load_tokenizer(tiny_folder())
+    files.write(Step(step), samples, count=count, costs=costs, tokenizer=tokenizer, format=PromptFormat())
 
 
 def test_write__samples__are_spread_over_the_step_and_read_again(files: RolloutFiles, tmp_path: Path):
