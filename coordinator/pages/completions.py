@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from coordinator.pages.context import PagesContext
 from covey.environments.answer_extraction import THINK_TAGS
+from covey.environments.base import EnvironmentSpec
+from covey.environments.length_costs import LengthCosts
 from covey.errors import OperatorError, ProtocolError
 from covey.protocol.canonical import sha256
 from covey.protocol.ids import Hash, LeaseId, TaskId
@@ -33,6 +35,10 @@ class ShownCompletion(NamedTuple):
     reward: float
     tokens: int
     finished: bool
+    task_reward: float | None = None
+    """Part of the reward that the answer earned. None: the prompt has no text here that could name a target length."""
+    length_reward: float | None = None
+    """Part of the reward that the length cost, at most 0. None as in `task_reward`."""
 
 
 class Completions:
@@ -88,10 +94,15 @@ class _Texts:
         name = ctx.config.pages_tokenizer
         self._tokenizer = load_tokenizer(name)
         self._ends, self._format = load_end_tokens(name, self._tokenizer), PromptFormat.of(ctx.params.model)
+        environment = ctx.params.environment
+        self._costs = LengthCosts(EnvironmentSpec(kind=environment.kind, options=environment.options))
 
     def show(self, row: Rollout) -> ShownCompletion:
         question, text = self._decode(row)
         head, tag, answer = text.rpartition(THINK_TAGS[1])
+        task = cost = None
+        if self._tokenizer is not None:
+            task, cost = self._costs.split(row.reward, question, completion_tokens=len(row.tokens))
         return ShownCompletion(
             group=row.group,
             sibling=row.sibling,
@@ -101,6 +112,8 @@ class _Texts:
             reward=row.reward,
             tokens=len(row.tokens),
             finished=row.finished,
+            task_reward=task,
+            length_reward=None if cost is None else 0.0 - cost,
         )
 
     def _decode(self, row: Rollout) -> tuple[str, str]:
