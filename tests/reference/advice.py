@@ -12,6 +12,7 @@ _VLLM = "The message quotes vLLM. The third time in a row ends a worker."
 _API = "See [HTTP API](api.md) for the routes and bodies."
 
 ADVICE = {
+    "no_epoch_file": "Ask the operator, or somebody who watches the pool, for the file of the epoch.",
     "already_committed": _CLAIM_ORDER,
     "already_known": _NODE,
     "another_policy": "See [Resume training](../guides/resume-training.md).",
