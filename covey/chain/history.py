@@ -126,6 +126,19 @@ class History:
         """Return the cases of all pools, oldest first."""
         return self._list(events.CaseOpened, self.contracts.deployment.slashing_court)
 
+    def list_all(self) -> list[events.Event]:
+        """Return all events of pools, nodes, stakes, epochs and cases, in the order of the chain."""
+        deployment = self.contracts.deployment
+        contracts = (
+            deployment.pool_registry,
+            deployment.node_registry,
+            deployment.stake_manager,
+            deployment.epoch_ledger,
+            deployment.slashing_court,
+        )
+        found = [event for contract in contracts for event in self._list(events.Event, contract)]
+        return sorted(found, key=lambda event: (event.block_number, event.log_index))
+
     def list_disabled(self) -> list[events.EpochDisabled]:
         """Return the disabled epochs of all pools, oldest first."""
         return self._list(events.EpochDisabled, self.contracts.deployment.epoch_ledger)

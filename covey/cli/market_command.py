@@ -132,6 +132,37 @@ def show_pool(
     options.show(values, as_json)
 
 
+@market.command("history")
+def show_history(
+    account: Annotated[str, typer.Argument(metavar="ADDRESS", help="Operator, contributor or validator.")],
+    deployment: DeploymentFile,
+    rpc: Node = None,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the chain knows about an account in all pools, as operator, contributor and validator.
+
+    The facts are counted from events. There is no score.
+
+    Example: `covey market history ADDRESS --deployment deployment.json`
+    """
+    from dataclasses import asdict
+
+    from covey.console.addresses import read_address
+    from covey.network.market_history import summarize_history
+
+    found = asdict(summarize_history(_open(deployment, rpc).list_all(), read_address(account)))
+    if as_json:
+        options.show(found, as_json)
+        return
+    for role, facts in found.items():
+        if any(facts.values()):
+            typer.echo(f"as {role}")
+            options.show({name.replace("_", " "): value for name, value in facts.items()}, as_json)
+    if not any(value for facts in found.values() for value in facts.values()):
+        typer.echo(f"the chain knows nothing about {read_address(account)}")
+
+
 def _measure(history: "History", found: "ListedPool", seconds: float, policies: Path | None) -> float:
     """Return the speed of this machine at the work of a pool. A new node key and a temporary folder suffice for it.
 

@@ -123,3 +123,19 @@ async def test_market__command__prints_the_pool_and_what_a_machine_earns(harness
     shown = json.loads(await asyncio.to_thread(invoke, "market", "show", number, *asked, "--tokens-per-second", "10"))
     assert shown["pay_per_hour"] == compute_reward(36_000, harness.ctx.ledger.price)
     assert shown["stake"] == harness.chain.contracts.pools.get_terms(harness.ctx.ledger.pool).min_stake
+
+
+async def test_market_history__operator_and_stranger__are_told_from_the_chain(harness: CoordinatorHarness, tmp_path):
+    file = tmp_path / "deployment.json"
+    harness.chain.contracts.deployment.save(file)
+    asked = ("--deployment", str(file), "--rpc", harness.chain.client.rpc_url)
+    operator = harness.chain.address("operator")
+    told = json.loads(await asyncio.to_thread(invoke, "market", "history", operator, *asked, "--json"))
+    assert told["operator"]["pools"] >= 1
+    assert told["validator"] == {"pools": 0, "slashes": 0}
+    contributor = harness.chain.address("contributor")
+    told = json.loads(await asyncio.to_thread(invoke, "market", "history", contributor, *asked, "--json"))
+    assert min(told["contributor"][name] for name in ("pools", "nodes")) >= 1
+    assert told["operator"]["pools"] == 0
+    unknown = await asyncio.to_thread(invoke, "market", "history", "0x" + "ab" * 20, *asked)
+    assert unknown.startswith("the chain knows nothing about 0x")

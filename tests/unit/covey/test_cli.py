@@ -52,6 +52,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "pool list",
         "pool announce",
         "market show",
+        "market history",
         "status",
         "watch",
         "rewards resolve",
