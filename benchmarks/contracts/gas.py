@@ -94,6 +94,9 @@ def measure_payments(fixture: GasFixture) -> None:
     stakes = fixture.contracts.stakes
     for amount in (10_000, 500):
         fixture.send("contributor", stakes.stake(fixture.pool, BondKind.CONTRIBUTOR, amount))
+    permit = fixture.permit("contributor", stakes.address, 500)
+    fixture.send("contributor", stakes.stake_with_permit(fixture.pool, BondKind.CONTRIBUTOR, 500, permit))
+    fixture.send("contributor", fixture.contracts.ledger.set_payee(fixture.pool, fixture.address("spare")))
     for _ in range(2):
         fixture.send("contributor", stakes.unbond(fixture.pool, BondKind.CONTRIBUTOR, 10))
         fixture.advance(20)
@@ -110,9 +113,12 @@ def measure_payments(fixture: GasFixture) -> None:
     small = fixture.post(units=EPOCH_UNITS, payees=2)
     fixture.advance(20)
     fixture.claim(small, 0, payees=2)
-    fixture.send("operator", fixture.contracts.ledger.fund_pool(fixture.pool, 5))
+    ledger = fixture.contracts.ledger
+    fixture.send("operator", ledger.fund_pool(fixture.pool, 5))
+    permit = fixture.permit("operator", ledger.address, 5)
+    fixture.send("operator", ledger.fund_pool_with_permit(fixture.pool, 5, permit))
     disabled = fixture.post(units=1)
-    fixture.send("arbiter", fixture.contracts.ledger.disable_epoch(fixture.pool, disabled.record))
+    fixture.send("arbiter", ledger.disable_epoch(fixture.pool, disabled.record))
 
 
 def measure_court(fixture: GasFixture) -> None:

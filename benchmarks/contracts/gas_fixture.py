@@ -15,7 +15,8 @@ from covey.chain.deployment import Deployment
 from covey.chain.events import EpochPosted
 from covey.chain.history import History
 from covey.chain.json_rpc import Call, ChainClient
-from covey.chain.structs import Accusation, BondKind, Inclusion, PoolTerms
+from covey.chain.permits import make_permit
+from covey.chain.structs import Accusation, BondKind, Inclusion, PoolTerms, SignedPermit
 from covey.devnet import deploy as devnet
 from covey.devnet.anvil import start_anvil
 from covey.errors import ProtocolError, TransientError
@@ -107,6 +108,14 @@ class GasFixture:
         self.gas[call.label] = mined.gas_used
         self.first.setdefault(call.label, mined.gas_used)
         return mined.gas_used
+
+    def permit(self, name: str, spender: Address, value: int) -> SignedPermit:
+        """Sign the named party's permit for its tokens."""
+        wallet, token = devnet.derive_wallet("gas", name), self.contracts.token
+        chain_id, deadline = self.deployment.chain_id, self.now() + 3600
+        permit = make_permit(token, wallet, spender=spender, value=value, chain_id=chain_id, deadline=deadline)
+        assert permit is not None
+        return permit
 
     def now(self) -> int:
         """Return the time of the latest block."""
