@@ -196,6 +196,11 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     /// @inheritdoc IPoolRegistry
+    function acceptPenaltyOf(uint256 pool) external view returns (uint256) {
+        return _pools[pool].terms.acceptPenalty;
+    }
+
+    /// @inheritdoc IPoolRegistry
     function isInviteOnly(uint256 pool) external view returns (bool) {
         return _pools[pool].terms.isInviteOnly;
     }

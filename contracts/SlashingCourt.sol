@@ -17,10 +17,14 @@ import {StakeManager} from "./StakeManager.sol";
 /// @notice Slashes contributors by due process, and validators whose case was vetoed.
 /// @dev See ISlashingCourt for the rules.
 contract SlashingCourt is ISlashingCourt, EIP712 {
+    /// @dev Outcome "accept" of a verdict.
+    uint8 private constant _ACCEPT = 1;
     /// @dev Outcome "reject" of a verdict.
     uint8 private constant _REJECT = 2;
     /// @dev Severity "hard" of a verdict.
     uint8 private constant _HARD = 2;
+    /// @dev Reason of a verdict that accepts.
+    uint8 private constant _NO_REASON = 0;
     /// @notice Time after the veto window in which a case can be executed. After that it can only lapse.
     uint256 public constant GRACE = 1 days;
 
@@ -33,7 +37,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
 
     /// @dev Cases by the keccak256 of their ABI-encoded accusation.
     mapping(bytes32 accusation => Case) private _cases;
-    /// @dev Validators that were slashed for signing a vetoed case.
+    /// @dev Validators that were slashed for a verdict on the receipt of a case.
     mapping(bytes32 accusation => mapping(address validator => bool)) private _slashedSigners;
     /// @dev Whether a node was slashed for equivocation, by the keccak256 of (pool, task, lease, node).
     mapping(bytes32 slot => bool) private _equivocations;
@@ -121,16 +125,23 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         if (overturned.state != CaseState.Vetoed) {
             revert WrongCaseState(accusation.receiptHash, overturned.state);
         }
-        if (_slashedSigners[key][finding.validator]) revert AlreadySlashed();
-        _requireSignature(accusation.pool, accusation.receiptHash, workKey, overturned.reason, finding);
+        _requireSignature(accusation.pool, accusation.receiptHash, workKey, _REJECT, overturned.reason, finding);
 
-        _slashedSigners[key][finding.validator] = true;
-        // The event needs the returned amount. StakeManager is part of this deployment, and the flag is already set.
-        // slither-disable-next-line reentrancy-events
-        uint256 amount = STAKES.slashSigner(accusation.pool, finding.validator);
-        if (amount == 0) revert NothingToSlash();
+        uint256 amount = _slashValidator(key, accusation.pool, finding.validator, false);
 
         emit SignerSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
+    }
+
+    /// @inheritdoc ISlashingCourt
+    function slashFalseAccept(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external {
+        bytes32 key = keccak256(abi.encode(accusation));
+        CaseState state = _cases[key].state;
+        if (state != CaseState.Slashed) revert WrongCaseState(accusation.receiptHash, state);
+        _requireSignature(accusation.pool, accusation.receiptHash, workKey, _ACCEPT, _NO_REASON, finding);
+
+        uint256 amount = _slashValidator(key, accusation.pool, finding.validator, true);
+
+        emit FalseAcceptSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
     }
 
     /// @inheritdoc ISlashingCourt
@@ -183,6 +194,20 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         return CoveyTypes.hashVerdict(verdict);
     }
 
+    /// @dev Slashes a validator once for a case. Reverts if it has nothing to lose, so that it can be slashed later.
+    function _slashValidator(bytes32 key, uint256 pool, address validator, bool isFalseAccept)
+        private
+        returns (uint256 amount)
+    {
+        if (_slashedSigners[key][validator]) revert AlreadySlashed();
+
+        _slashedSigners[key][validator] = true;
+        // The events need the returned amount. StakeManager is part of this deployment, and the flag is already set.
+        // slither-disable-next-line reentrancy-events
+        amount = STAKES.slashValidator(pool, validator, isFalseAccept);
+        if (amount == 0) revert NothingToSlash();
+    }
+
     /// @dev Returns a case. Reverts unless it is locked.
     function _requireOpen(Accusation calldata accusation) private view returns (Case storage open) {
         open = _cases[keccak256(abi.encode(accusation))];
@@ -219,20 +244,21 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
             if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
             uint256 bond = STAKES.backingOf(pool, BondKind.VALIDATOR, validator);
             if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
-            _requireSignature(pool, receiptHash, workKey, reason, finding);
+            _requireSignature(pool, receiptHash, workKey, _REJECT, reason, finding);
             last = validator;
         }
     }
 
-    /// @dev Reverts unless the validator signed the verdict "reject, hard" on the receipt for this reason.
+    /// @dev Reverts unless the validator signed this outcome with severity "hard" on the receipt for this reason.
     function _requireSignature(
         uint256 pool,
         bytes32 receiptHash,
         bytes32 workKey,
+        uint8 outcome,
         uint8 reason,
         Finding calldata finding
     ) private view {
-        // Struct hash of Verdict, with fixed outcome and severity.
+        // Struct hash of Verdict, with fixed severity.
         bytes32 structHash = keccak256(
             abi.encode(
                 CoveyTypes.VERDICT_TYPEHASH,
@@ -240,7 +266,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
                 receiptHash,
                 workKey,
                 finding.validator,
-                _REJECT,
+                outcome,
                 reason,
                 _HARD,
                 finding.units,

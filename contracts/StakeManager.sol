@@ -130,8 +130,14 @@ contract StakeManager is IStakeManager, Payouts {
     }
 
     /// @inheritdoc IStakeManager
-    function slashSigner(uint256 pool, address validator) external nonReentrant onlyCourt returns (uint256 amount) {
-        amount = Math.min(POOLS.signerPenaltyOf(pool), _totalOf(pool, BondKind.VALIDATOR, validator));
+    function slashValidator(uint256 pool, address validator, bool isFalseAccept)
+        external
+        nonReentrant
+        onlyCourt
+        returns (uint256 amount)
+    {
+        uint256 penalty = isFalseAccept ? POOLS.acceptPenaltyOf(pool) : POOLS.signerPenaltyOf(pool);
+        amount = Math.min(penalty, _totalOf(pool, BondKind.VALIDATOR, validator));
         _burn(pool, BondKind.VALIDATOR, validator, amount);
     }
 

@@ -215,6 +215,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
     verdict = verdicts.build_verdict(
         judgement,
         order.receipt.to_message(),
+        is_whole=order.full,
         evidence_hash=bundle.compute_hash(),
         validator=network.wallet.address,
         now=ctx.clock(),

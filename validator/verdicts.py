@@ -13,7 +13,7 @@ from covey.protocol.evidence import LIVE_GROUPS
 from covey.protocol.ids import Address, Hash
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.submission_file.rows import count_units
-from covey.protocol.verdict import Decision, Judgement
+from covey.protocol.verdict import Decision, Judgement, compute_severity
 from covey.runtime.log import get_logger
 from validator.checks import (
     CHEAP_CHECKS,
@@ -110,9 +110,19 @@ def _conclude(finding: PartialJudgement, claim: SubmissionClaim, tools: CheckToo
 
 
 def build_verdict(
-    judgement: Judgement, receipt: Receipt, *, evidence_hash: Hash, validator: Address, now: float, seconds: int
+    judgement: Judgement,
+    receipt: Receipt,
+    *,
+    is_whole: bool,
+    evidence_hash: Hash,
+    validator: Address,
+    now: float,
+    seconds: int,
 ) -> Verdict:
-    """Return the verdict to sign. It expires at `now + seconds`, its `deadline`."""
+    """Return the verdict to sign. It expires at `now + seconds`, its `deadline`.
+
+    `is_whole` says whether the order was to replay all rows.
+    """
     return Verdict(
         pool=receipt.pool,
         receipt_hash=eip712.compute_struct_hash(receipt),
@@ -120,7 +130,7 @@ def build_verdict(
         validator=validator,
         outcome=int(judgement.decision),
         reason=int(judgement.reason),
-        severity=int(judgement.reason.severity),
+        severity=int(compute_severity(judgement.decision, judgement.reason, is_whole=is_whole)),
         units=judgement.units if judgement.decision is Decision.ACCEPT else 0,
         evidence_hash=evidence_hash,
         deadline=int(now) + seconds,

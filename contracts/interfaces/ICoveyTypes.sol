@@ -36,7 +36,8 @@ struct Receipt {
 /// @param outcome 1 accept, 2 reject, 3 unknown.
 /// @param reason Number of the check that failed. The protocol defines the numbers; the contracts do not interpret
 /// them.
-/// @param severity 0 none, 1 soft (the work is void), 2 hard (the contributor can be slashed).
+/// @param severity Of a rejection: 1 soft (the work is void), 2 hard (the contributor can be slashed). Of an accept: 0
+/// if a part of the work was repeated, 2 hard if all of it was, which can cost the validator its bond. Otherwise 0.
 /// @param units Completion tokens, as the validator counts them.
 /// @param evidenceHash Hash of the stored evidence.
 /// @param deadline Unix time in seconds until which the verdict can open a case.

@@ -307,6 +307,11 @@ interface IPoolRegistry {
     /// @return Amount in the token's smallest unit.
     function signerPenaltyOf(uint256 pool) external view returns (uint256);
 
+    /// @notice Returns what a validator loses that accepted work whose case was executed.
+    /// @param pool Id of the pool.
+    /// @return Amount in the token's smallest unit.
+    function acceptPenaltyOf(uint256 pool) external view returns (uint256);
+
     /// @notice Returns whether contributors need an invitation.
     /// @param pool Id of the pool.
     /// @return Whether the operator must invite a contributor before it can register a node.

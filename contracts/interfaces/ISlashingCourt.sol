@@ -40,8 +40,8 @@ struct Accusation {
     address contributor;
 }
 
-/// @notice A validator's signed verdict "reject, hard" on the receipt at hand.
-/// @dev The other fields of Verdict follow from the receipt and from the reason of the case.
+/// @notice A validator's signed verdict "reject, hard" or "accept, hard" on the receipt at hand.
+/// @dev The other fields of Verdict follow from the receipt, the function and the reason of the case.
 /// @param validator Account that signed.
 /// @param deadline Unix time in seconds until which the verdict can open a case.
 /// @param units Completion tokens, as the validator counts them.
@@ -112,6 +112,15 @@ interface ISlashingCourt {
     /// @param validator Account that signed.
     /// @param amount Amount that was burned.
     event SignerSlashed(
+        bytes32 indexed receiptHash, uint256 indexed pool, address indexed validator, uint256 amount
+    );
+
+    /// @notice A validator was slashed for accepting work whose case was executed.
+    /// @param receiptHash Struct hash of the receipt.
+    /// @param pool Id of the pool.
+    /// @param validator Account that signed.
+    /// @param amount Amount that was burned.
+    event FalseAcceptSlashed(
         bytes32 indexed receiptHash, uint256 indexed pool, address indexed validator, uint256 amount
     );
 
@@ -237,6 +246,15 @@ interface ISlashingCourt {
     /// @param workKey Work key of the receipt.
     /// @param finding The validator's finding. Its signature must cover the reason of the case.
     function slashSigner(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
+
+    /// @notice Slashes a validator's bond for accepting work whose case was executed.
+    /// @dev Anyone can call this. Only an accept of severity "hard" counts: by it the validator says that it has
+    /// repeated all of the work. An accept of severity "none" is given after a part, and may honestly be wrong. Each
+    /// validator is slashed once for each case. The deadline of the finding does not matter here.
+    /// @param accusation Identifies the case.
+    /// @param workKey Work key of the receipt.
+    /// @param finding The validator's verdict "accept, hard" on the receipt.
+    function slashFalseAccept(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
 
     /// @notice Slashes a contributor at once for two receipts of its node for the same work with different files.
     /// @dev Anyone can call this. The receipts must agree in pool, task, lease, node, policy version and contributor,

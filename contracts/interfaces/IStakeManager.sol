@@ -198,12 +198,14 @@ interface IStakeManager is IPayouts {
     /// @param held What `lock` returned.
     function release(uint256 pool, address account, Hold calldata held) external;
 
-    /// @notice Burns up to `signerPenalty` of a validator's bond, for signing a case that was vetoed.
-    /// @dev Court only.
+    /// @notice Burns part of a validator's bond: for signing a case that was vetoed, or for accepting work whose case
+    /// was executed.
+    /// @dev Court only. The amount is at most `signerPenalty` or `acceptPenalty`.
     /// @param pool Id of the pool.
     /// @param validator Account that signed.
+    /// @param isFalseAccept Whether the validator accepted; otherwise it signed a vetoed case.
     /// @return amount Amount that was burned.
-    function slashSigner(uint256 pool, address validator) external returns (uint256 amount);
+    function slashValidator(uint256 pool, address validator, bool isFalseAccept) external returns (uint256 amount);
 
     /// @notice Pays a contributor's payee from the operator's bond, unbonding stake included, and burns as much.
     /// @dev Ledger only. Pays at most half of the bond, so that an operator that omits the work of an accomplice burns

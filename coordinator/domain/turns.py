@@ -19,7 +19,7 @@ from covey.protocol import messages
 from covey.protocol.ids import Address, Hash
 from covey.protocol.params import PoolParams
 from covey.protocol.running_sums import Sums
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Reason, compute_severity
 
 MIN_VERDICT_SECONDS = 3600
 """Minimum time in seconds for which a revealed verdict must stay valid, so that it can be brought to the court."""
@@ -248,10 +248,10 @@ def _require_reveal(params: PoolParams, turn: TurnRow, row: SubmissionRow, revea
         raise ProtocolError("commitment_mismatch", "the verdict and the salt do not match the commitment", status=409)
     if not panel.is_revealing(params, row):
         raise ProtocolError("not_yet", "not all validators have committed", status=409)
-    _require_verdict(row, reveal.verdict, now)
+    _require_verdict(turn, row, reveal.verdict, now)
 
 
-def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:
+def _require_verdict(turn: TurnRow, row: SubmissionRow, verdict: messages.Verdict, now: float) -> None:
     if (verdict.receipt_hash, verdict.work_key) != (row.receipt_hash, row.work_key):
         raise ProtocolError("bad_verdict", "the verdict is about another submission")
     if verdict.deadline < now + MIN_VERDICT_SECONDS:
@@ -259,11 +259,13 @@ def _require_verdict(row: SubmissionRow, verdict: messages.Verdict, now: float) 
             "bad_verdict", f"the verdict must be valid for at least {MIN_VERDICT_SECONDS} s, for the court to hear it"
         )
     try:
-        reason = Reason(verdict.reason)
+        decision, reason = Decision(verdict.outcome), Reason(verdict.reason)
     except ValueError as error:
-        raise ProtocolError("bad_verdict", f"reason {verdict.reason} does not exist") from error
-    rejects = verdict.outcome == Decision.REJECT
-    if reason.severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
+        message = f"outcome {verdict.outcome} or reason {verdict.reason} does not exist"
+        raise ProtocolError("bad_verdict", message) from error
+    rejects = decision is Decision.REJECT
+    severity = compute_severity(decision, reason, is_whole=turn.full)
+    if severity != verdict.severity or rejects == (reason is Reason.NONE) or reason in OURS:
         raise ProtocolError("bad_verdict", "the outcome, the reason and the severity contradict each other")
     units = row.receipt_units if verdict.outcome == Decision.ACCEPT else 0
     if verdict.units != units:  # Accepted work is paid by the units of its receipt, which the checks have verified.

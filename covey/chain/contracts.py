@@ -339,6 +339,10 @@ class SlashingCourt(Contract):
         """Slash a validator for its verdict in a vetoed case."""
         return self._write("slashSigner", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
 
+    def slash_false_accept(self, accusation: Accusation, verdict: Verdict, signature: str) -> Call:
+        """Slash a validator that accepted, after a whole replay, work whose case was executed."""
+        return self._write("slashFalseAccept", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
+
     def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
         claims = astuple(a), _to_bytes(signature_a), astuple(b), _to_bytes(signature_b)
         return self._write("slashForEquivocation", *claims)

@@ -286,6 +286,14 @@ class SignerSlashed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FalseAcceptSlashed(Event):
+    receipt_hash: Hash
+    pool: PoolId
+    validator: Address
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EquivocationSlashed(Event):
     pool: PoolId
     node: Address
@@ -302,7 +310,8 @@ EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardCl
 PaymentEvent = PaymentCredited | CreditWithdrawn
 OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | OmissionUnpaid | OmissionNetted
 LedgerEvent = EscrowEvent | OmissionEvent | EtherWithdrawn
-CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | SignerSlashed | EquivocationSlashed
+PenaltyEvent = SignerSlashed | FalseAcceptSlashed | EquivocationSlashed
+CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | PenaltyEvent
 STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | PaymentEvent | CourtEvent
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.protocol.ids import Address
     from covey.protocol.messages import Receipt, Verdict
+    from covey.protocol.verdict import Decision, Reason
 
 ReceiptFile = Annotated[
     Path,
@@ -179,11 +180,44 @@ def case_slash_signer(
 
     Example: `covey case slash-signer RECEIPT_HASH VALIDATOR mypool`
     """
+    from covey.protocol.verdict import Decision, Reason
+
     signer = read_address(validator)
     account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
-    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer)
+    reason = Reason(account.contracts.court.get_case(accusation).reason)
+    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer, (Decision.REJECT, reason))
     entry = account.send(account.contracts.court.slash_signer(accusation, verdict, signature))
+    values = {"receipt_hash": accusation.receipt_hash, "validator": signer}
+    options.show(values | {"transaction": entry.transaction_hash}, as_json)
+
+
+def case_slash_accept(
+    receipt_hash: ReceiptHash,
+    validator: Annotated[
+        str, typer.Argument(help="Address of the validator to slash, which accepted the work after a whole replay.")
+    ],
+    deployment: DeploymentFile,
+    key_file: KeyFile,
+    pool: Pool,
+    coordinator_url: CoordinatorUrl,
+    folder: FolderSource = None,
+    as_json: Json = False,
+) -> None:
+    """Slash the bond of a validator that accepted, after a whole replay, work whose case was executed.
+
+    The verdict and its signature are read from the coordinator, and the contract checks both.
+
+    Example: `covey case slash-accept RECEIPT_HASH VALIDATOR mypool`
+    """
+    from covey.protocol.verdict import Decision, Reason
+
+    signer = read_address(validator)
+    account = options.open_account(deployment, key_file, pool, folder=folder)
+    accusation = find_accusation(account, receipt_hash)
+    sought = Decision.ACCEPT, Reason.NONE
+    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer, sought)
+    entry = account.send(account.contracts.court.slash_false_accept(accusation, verdict, signature))
     values = {"receipt_hash": accusation.receipt_hash, "validator": signer}
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
@@ -205,24 +239,27 @@ def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
 
 
 def _find_verdict(
-    account: "Account", coordinator_url: str, accusation: "Accusation", validator: "Address"
+    account: "Account",
+    coordinator_url: str,
+    accusation: "Accusation",
+    validator: "Address",
+    sought: "tuple[Decision, Reason]",
 ) -> "tuple[Verdict, str]":
-    """Return a validator's revealed verdict in a case, and its signature.
+    """Return the hard verdict that a validator revealed with this decision and reason, and its signature.
 
-    A validator may also have given an earlier verdict after the cheap checks. The verdict with the case's reason is
-    returned. Raises ProtocolError("unknown_verdict").
+    A validator may also have given an earlier verdict after the cheap checks. Raises ProtocolError("unknown_verdict").
     """
-    from covey.protocol.verdict import Decision
+    from covey.protocol.verdict import Severity
 
-    reason = account.contracts.court.get_case(accusation).reason
     detail = account.get_submission(coordinator_url, accusation.receipt_hash)
     require_true(account, detail, accusation.receipt_hash)
     for body, signature in zip(detail.verdicts, detail.signatures, strict=True):
         verdict = body.to_message()
-        if (verdict.validator, verdict.outcome, verdict.reason) == (validator, Decision.REJECT, reason):
+        found = verdict.validator, verdict.outcome, verdict.reason, verdict.severity
+        if found == (validator, *sought, Severity.HARD):
             return verdict, signature
     raise ProtocolError(
         "unknown_verdict",
-        f"validator {validator} revealed no verdict that supports the case about receipt {accusation.receipt_hash}",
+        f"validator {validator} revealed no hard verdict to {sought[0].name.lower()} receipt {accusation.receipt_hash}",
         status=404,
     )

@@ -17,13 +17,16 @@ class Decision(IntEnum):
 
 
 class Severity(IntEnum):
-    """Consequence of a rejection."""
+    """Consequence of a verdict. See `compute_severity`."""
 
     NONE = 0
     SOFT = 1
     """The submission is void, and the contributor gets a strike."""
     HARD = 2
-    """A case is opened. The stake is locked, and later slashed."""
+    """Of a rejection: a case is opened. The stake is locked, and later slashed.
+
+    Of an accept: the validator has replayed all rows. It loses a part of its bond if a case about the work is executed.
+    """
 
 
 class Reason(IntEnum):
@@ -67,6 +70,14 @@ class Reason(IntEnum):
 
 HARD_REASONS = frozenset(reason for reason in Reason if reason.severity is Severity.HARD)
 """Reasons for a rejection that can cost the contributor its stake."""
+
+
+def compute_severity(decision: Decision, reason: Reason, *, is_whole: bool) -> Severity:
+    """Return the severity that a verdict must have. `is_whole` says whether its order was to replay all rows.
+
+    An accept after a part of the rows may honestly be wrong about the others, so it is not hard.
+    """
+    return Severity.HARD if decision is Decision.ACCEPT and is_whole else reason.severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

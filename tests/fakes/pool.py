@@ -36,7 +36,7 @@ from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
 from covey.protocol.running_sums import Sums
 from covey.protocol.status import SubmissionState, TaskState
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Reason, compute_severity
 
 INSTANCE = "0" * 32
 """Instance of a worker. Another value means another machine."""
@@ -358,12 +358,17 @@ class FakePool:
             "validator": self.validators[validator],
             "outcome": int(decision),
             "reason": int(reason),
-            "severity": int(Reason(reason).severity),
+            "severity": int(compute_severity(decision, Reason(reason), is_whole=self._is_whole(validator, about))),
             "units": row.receipt_units if decision is Decision.ACCEPT else 0,
             "evidence_hash": make_hash(f"evidence of {validator}"),
             "deadline": int(self.now) + 86_400,
         }
         return Verdict(**(values | changes))
+
+    def _is_whole(self, validator: int, about: str) -> bool:
+        """Return whether the validator's newest turn is a replay of all rows."""
+        turns = [turn for turn in self.submission(about).turns if turn.validator == self.validators[validator]]
+        return bool(turns and max(turns, key=lambda turn: turn.id).full)
 
     def commit(self, validator: int, judgement: int, verdict: Verdict) -> None:
         digest, salt = make_digest(verdict), make_hash(f"salt {judgement}")

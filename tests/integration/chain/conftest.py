@@ -74,7 +74,7 @@ class Chain:
         """Open an active pool with an escrow of 1,000,000 and three validators, two of which are a quorum.
 
         The price is 3 per unit, a slash 60, and the windows are 10, 10 and 20 s. Each validator has bonded 20, of which
-        an overturned case takes 15. `changes` replace terms.
+        an overturned case takes 15 and a false accept 12. `changes` replace terms.
         """
         terms = PoolTerms(
             trainer=self.address("trainer"),
@@ -90,6 +90,7 @@ class Chain:
             unbond_window=20,
             validator_bond=20,
             signer_penalty=15,
+            accept_penalty=12,
         )
         pools = self.contracts.pools
         validators = [self.address(f"validator-{i}") for i in range(3)]

@@ -19,7 +19,7 @@ from covey.protocol.api.common import VerdictBody
 from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash, sign
 from covey.protocol.messages import Countersignature, Receipt
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Reason, Severity
 from tests.fakes.pool import SIGNATURE
 from tests.integration.chain.conftest import Chain
 from tests.integration.chain.making import make_header, make_receipt, make_verdict, post, propose, word
@@ -137,6 +137,29 @@ def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, cove
     covey(*slash, verdict.validator, *url, key="deployer")
     bond = chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, verdict.validator)
     assert bond == Balance(bonded=5, leaving=0)
+
+
+def test_case_slash_accept__work_of_an_executed_case__costs_its_bond(chain, covey, monkeypatch):
+    receipt = make_receipt(chain, covey.pool)
+    executed = propose(chain, covey.pool, receipt)
+    rejected = make_verdict(chain, covey.pool, receipt, 2)
+    partial = dataclasses.replace(rejected, outcome=Decision.ACCEPT, reason=Reason.NONE, severity=Severity.NONE)
+    whole = dataclasses.replace(partial, severity=Severity.HARD)
+    signature = sign(whole, chain.domain("slashing_court"), chain.wallets["validator-2"])
+
+    class Detail:
+        verdicts, signatures = (VerdictBody.of(partial), VerdictBody.of(whole)), (SIGNATURE, signature)
+
+    monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
+    monkeypatch.setattr(disputes, "require_true", lambda *_: None)
+    slash = ("case", "slash-accept", executed.receipt_hash, whole.validator, "--coordinator-url", "http://c")
+    with pytest.raises(ProtocolError, match="WrongCaseState"):
+        covey(*slash, key="deployer")
+    chain.advance(10)
+    chain.send("deployer", chain.contracts.court.execute(executed))
+    covey(*slash, key="deployer")
+    bond = chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, whole.validator)
+    assert bond == Balance(bonded=8, leaving=0)
 
 
 def test_worker_rotate__node_of_the_contributor__is_replaced_by_one_that_signs(chain, covey, tmp_path):

@@ -51,7 +51,8 @@ class Enforcer:
         wallets = [self.chain.wallets[f"validator-{i}"] for i in range(2)]
         verdicts = [
             build_verdict(
-                Judgement.reject(Reason.PROOF), receipt, evidence_hash=ZERO_HASH, validator=wallet.address,
+                Judgement.reject(Reason.PROOF), receipt, is_whole=True,
+                evidence_hash=ZERO_HASH, validator=wallet.address,
                 now=self.chain.now(), seconds=seconds,
             )
             for wallet in wallets

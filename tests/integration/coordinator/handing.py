@@ -13,7 +13,7 @@ from covey.protocol.api.worker import SubmissionRequest, SubmissionResponse, Tas
 from covey.protocol.evidence import Bundle, EngineFacts
 from covey.protocol.messages import Receipt, Verdict
 from covey.protocol.running_sums import PER_WINDOW, STATISTICS, ItemSum
-from covey.protocol.verdict import Decision, Reason
+from covey.protocol.verdict import Decision, Reason, Severity
 from tests.fakes.network import CoordinatorHarness
 from tests.fakes.pool import make_hash
 
@@ -127,7 +127,7 @@ def build_verdict(harness: CoordinatorHarness, validator: int, order: JudgeOrder
         "validator": harness.chain.address(f"validator-{validator}"),
         "outcome": int(Decision.ACCEPT),
         "reason": 0,
-        "severity": 0,
+        "severity": int(Severity.HARD if order.full else Severity.NONE),
         "units": 20,
         "evidence_hash": build_bundle(harness, validator, order).compute_hash(),
         "deadline": int(harness.clock()) + 86_400,

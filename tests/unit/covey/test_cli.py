@@ -61,6 +61,7 @@ def test_commands__are_those_of_the_roles_and_tools():
         "rewards withdraw-credit",
         "case equivocation",
         "case slash-signer",
+        "case slash-accept",
         "worker rotate",
         "worker measure",
         "worker consent",

@@ -1,6 +1,6 @@
 import pytest
 
-from covey.protocol.verdict import Decision, Judgement, Reason, Severity
+from covey.protocol.verdict import Decision, Judgement, Reason, Severity, compute_severity
 
 pytestmark = pytest.mark.unit
 
@@ -39,6 +39,14 @@ def test_reason__numbers__never_change():
 def test_severity__every_reason__hard_soft_or_none(reason):
     expected = Severity.HARD if reason.name in HARD else Severity.SOFT if reason.name in SOFT else Severity.NONE
     assert reason.severity is expected
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_compute_severity__only_an_accept_after_a_whole_replay__is_hard_without_a_reason(is_whole):
+    assert (compute_severity(Decision.ACCEPT, Reason.NONE, is_whole=is_whole) is Severity.HARD) == is_whole
+    assert compute_severity(Decision.UNKNOWN, Reason.NONE, is_whole=is_whole) is Severity.NONE
+    assert compute_severity(Decision.REJECT, Reason.PROOF, is_whole=is_whole) is Severity.HARD
+    assert compute_severity(Decision.REJECT, Reason.REWARD, is_whole=is_whole) is Severity.SOFT
 
 
 def test_numbers__of_decision_and_severity__equal_those_of_the_contracts():
