@@ -34,10 +34,10 @@ contract EpochLedger is Omissions {
     /// @inheritdoc IEpochLedger
     function post(EpochHeader calldata header) external {
         uint256 pool = header.pool;
-        PostingTerms memory terms = POOLS.getPostingTerms(pool);
+        Settlement memory settlement = _settlements[pool];
+        PostingTerms memory terms = POOLS.getPostingTerms(pool, settlement.lastPostedAt);
         _requirePosting(pool, terms);
         if (header.units > terms.epochUnits) revert TooManyUnits(header.units, terms.epochUnits);
-        Settlement memory settlement = _settlements[pool];
         if (header.epoch != settlement.epochs) revert WrongEpoch(settlement.epochs, header.epoch);
         if (header.previousHash != headOf[pool]) revert WrongPreviousHash(headOf[pool], header.previousHash);
         uint256 availableAt = uint256(settlement.lastPostedAt) + terms.epochLength;
@@ -66,7 +66,7 @@ contract EpochLedger is Omissions {
     function disableEpoch(uint256 pool, EpochRecord calldata record) external {
         if (msg.sender != POOLS.arbiterOf(pool)) revert NotArbiter(pool, msg.sender);
         _requireRecord(pool, record);
-        uint256 closedAt = record.finalAt - POOLS.getPostingTerms(pool).vetoWindow;
+        uint256 closedAt = record.finalAt - POOLS.getSlashingTerms(pool).vetoWindow;
         if (block.timestamp >= closedAt) revert WindowClosed(closedAt);
 
         Settlement storage settlement = _settlements[pool];
@@ -92,9 +92,9 @@ contract EpochLedger is Omissions {
         _payUpTo(pool, record.epoch, record.cumulative, contributor, cumulative);
     }
 
-    /// @dev Reverts unless the caller is the operator of a pool that was started and is not closed.
+    /// @dev Reverts unless the caller is the signer of a pool that was started and is not closed.
     function _requirePosting(uint256 pool, PostingTerms memory terms) private view {
-        if (msg.sender != terms.operator) revert NotOperator(pool, msg.sender);
+        if (msg.sender != terms.signer) revert NotSigner(pool, msg.sender);
         if (terms.state < PoolState.Active) revert PoolNotStarted(pool);
         if (block.timestamp >= terms.closesAt) revert PoolClosed(terms.closesAt);
     }

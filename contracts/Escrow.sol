@@ -53,7 +53,6 @@ abstract contract Escrow is LedgerHashes, Payouts {
 
     /// @inheritdoc IEpochLedger
     function refundPool(uint256 pool) external nonReentrant {
-        if (msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
         uint256 closesAt = POOLS.closesAt(pool);
         if (block.timestamp < closesAt) revert PoolNotClosed(closesAt);
         Settlement storage settlement = _settlements[pool];
@@ -61,10 +60,11 @@ abstract contract Escrow is LedgerHashes, Payouts {
         if (amount == 0) revert ZeroAmount();
 
         settlement.funded = settlement.posted;
+        address payee = POOLS.beneficiaryOf(pool);
 
-        emit PoolRefunded(pool, msg.sender, amount);
+        emit PoolRefunded(pool, payee, amount);
 
-        _pay(pool, _payouts[pool].token, msg.sender, amount);
+        _pay(pool, _payouts[pool].token, payee, amount);
     }
 
     /// @inheritdoc IEpochLedger
@@ -128,7 +128,7 @@ abstract contract Escrow is LedgerHashes, Payouts {
 
     /// @dev Takes tokens from the caller into the escrow of a pool.
     function _fund(uint256 pool, uint256 amount) private {
-        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
+        if (!POOLS.isUnended(pool)) revert PoolNotOpen(pool);
         if (amount == 0) revert ZeroAmount();
         IERC20 token = IERC20(POOLS.tokenOf(pool));
 

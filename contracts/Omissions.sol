@@ -12,7 +12,7 @@ import {EpochHeader, Receipt, WorkLeaf} from "./interfaces/ICoveyTypes.sol";
 import {Challenge, ChallengeState, EpochRecord, IEpochLedger, Inclusion, InclusionPromise} from
     "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
-import {PostingTerms} from "./interfaces/IPoolRegistry.sol";
+import {PromiseTerms} from "./interfaces/IPoolRegistry.sol";
 import {ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";
@@ -62,11 +62,11 @@ abstract contract Omissions is Escrow {
         if (msg.value != OMISSION_BOND) revert WrongBond(OMISSION_BOND, msg.value);
         uint256 pool = receipt.pool;
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        PostingTerms memory terms = POOLS.getPostingTerms(pool);
+        PromiseTerms memory terms = POOLS.getPromiseTerms(pool, given.signedAt);
         bytes32 digest = digestCountersignature(receiptHash, given.signedAt, given.dueBy);
         // ECDSA only, because the answer of an ERC-1271 wallet could change, and a promise must stay valid. A pool that
-        // does not exist has the zero address as its operator, for which no key can sign.
-        if (ECDSA.recoverCalldata(digest, given.signature) != terms.operator) revert InvalidSignature(terms.operator);
+        // does not exist has the zero address as its signer, for which no key can sign.
+        if (ECDSA.recoverCalldata(digest, given.signature) != terms.signer) revert InvalidSignature(terms.signer);
         _requireNode(receipt, nodeSignature);
         _requireOverdue(given, terms);
         if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
@@ -112,7 +112,7 @@ abstract contract Omissions is Escrow {
         // Credited instead of sent, because a challenger that refuses ether would block the contributor's payment.
         etherOf[open.challenger] += OMISSION_BOND;
 
-        uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.getPostingTerms(receipt.pool).rewardPerMillion);
+        uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, receipt.deadline));
         uint256 paid = STAKES.payFromOperator(receipt.pool, payeeOf(receipt.pool, receipt.contributor), due);
         if (paid == 0 && due > 0) {
             // The right to the payment would be lost for nothing, and the operator may bond again.
@@ -217,7 +217,7 @@ abstract contract Omissions is Escrow {
     }
 
     /// @dev Reverts unless the promise is overdue and it is not too late to challenge it.
-    function _requireOverdue(InclusionPromise calldata given, PostingTerms memory terms) private view {
+    function _requireOverdue(InclusionPromise calldata given, PromiseTerms memory terms) private view {
         uint256 span = PROMISED_EPOCHS * terms.epochLength;
         if (given.dueBy > given.signedAt + span) revert PromiseTooLong(given.dueBy, given.signedAt + span);
         uint256 bothWindows = uint256(terms.challengeWindow) + terms.vetoWindow;

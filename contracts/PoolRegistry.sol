@@ -4,39 +4,37 @@ pragma solidity 0.8.30;
 import {AccessControlDefaultAdminRules} from
     "@openzeppelin/contracts/access/extensions/AccessControlDefaultAdminRules.sol";
 import {Pausable} from "@openzeppelin/contracts/utils/Pausable.sol";
-import {IPoolRegistry, PoolState, PoolTerms, PostingTerms, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
+import {IPoolRegistry, PoolState, PoolTerms, PostingTerms, PromiseTerms, Role, ScheduledPrice, SlashingTerms} from
+    "./interfaces/IPoolRegistry.sol";
+import {Schedules} from "./Schedules.sol";
+import {TermsChecks} from "./TermsChecks.sol";
 
 // Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
 /// @title PoolRegistry
 /// @notice Registers pools, their terms, and the accounts that hold a role in them.
 /// @dev See IPoolRegistry for the rules.
-contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable {
-    /// @dev All that is stored of a pool.
+contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRules, Pausable {
+    using Schedules for Schedules.Schedule;
+
+    /// @dev All that is stored of a pool. Price, signer, trainer and arbiter of `terms` are those of its creation.
     struct Pool {
-        address operator;
         PoolState state;
         uint64 endedAt;
         PoolTerms terms;
         address[] validators;
         /// Unix time in seconds from which the account's verdicts count; 0 if it is not a validator.
         mapping(address account => uint256) activeFrom;
+        mapping(Role role => Schedules.Schedule) roles;
+        Schedules.Schedule prices;
     }
 
     /// @notice Role that can pause and unpause new work.
     bytes32 public constant PAUSER_ROLE = keccak256("PAUSER_ROLE");
     /// @notice Delay with which the admin's role is transferred.
     uint48 public constant ADMIN_DELAY = 2 days;
-    /// @notice Longest challenge and veto window.
-    uint256 public constant MAX_WINDOW = 30 days;
-    /// @notice Longest unbonding window.
-    uint256 public constant MAX_UNBOND_WINDOW = 180 days;
-    /// @notice Maximum number of validators of a pool. It bounds the gas of opening a case.
-    uint256 public constant MAX_VALIDATORS = 32;
     /// @notice Maximum length of an announced URL in bytes.
     uint256 public constant MAX_URL = 256;
-    /// @notice Number of epochs that EpochLedger keeps of each pool; the same as EpochLedger.KEPT_EPOCHS.
-    uint256 public constant KEPT_EPOCHS = 256;
 
     /// @notice Number of pools, which is also the id of the newest one.
     uint256 public poolCount;
@@ -44,7 +42,7 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     mapping(uint256 pool => Pool) private _pools;
 
     modifier onlyOperator(uint256 pool) {
-        if (msg.sender != _pools[pool].operator) revert NotOperator(pool, msg.sender);
+        if (msg.sender != operatorOf(pool)) revert NotOperator(pool, msg.sender);
         _;
     }
 
@@ -67,10 +65,13 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
 
         pool = ++poolCount;
         Pool storage created = _pools[pool];
-        created.operator = msg.sender;
         created.state = PoolState.Created;
         created.terms = terms;
-        if (terms.signer == address(0)) created.terms.signer = msg.sender;
+        created.prices.start(terms.rewardPerMillion);
+        created.roles[Role.Operator].start(uint160(msg.sender));
+        created.roles[Role.Signer].start(uint160(terms.signer == address(0) ? msg.sender : terms.signer));
+        created.roles[Role.Trainer].start(uint160(terms.trainer));
+        created.roles[Role.Arbiter].start(uint160(terms.arbiter));
         created.validators = validators;
         for (uint256 i = 0; i < validators.length; ++i) {
             _grantOffice(created, validators[i], block.timestamp);
@@ -89,8 +90,9 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     /// @inheritdoc IPoolRegistry
     function endPool(uint256 pool) external {
         Pool storage ended = _pools[pool];
-        if (msg.sender != ended.operator && msg.sender != ended.terms.arbiter) revert NotOperator(pool, msg.sender);
-        if (!_isUnended(ended.state)) revert WrongState(pool, ended.state);
+        bool isEntitled = msg.sender == operatorOf(pool) || msg.sender == arbiterOf(pool);
+        if (!isEntitled) revert NotOperator(pool, msg.sender);
+        if (!isUnended(pool)) revert WrongState(pool, ended.state);
 
         ended.state = PoolState.Ended;
         ended.endedAt = uint64(block.timestamp);
@@ -120,6 +122,38 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     /// @inheritdoc IPoolRegistry
+    function proposeRole(uint256 pool, Role role, address account) external {
+        Pool storage changed = _pools[pool];
+        bool isEntitled = msg.sender == operatorOf(pool) || (role == Role.Arbiter && msg.sender == arbiterOf(pool));
+        if (!isEntitled) revert NotOperator(pool, msg.sender);
+        if (account == address(0)) revert ZeroAddress();
+        if (role == Role.Arbiter) _requireImpartial(changed, account);
+        bool isJudged = role == Role.Operator || role == Role.Signer;
+        if (isJudged && _holds(changed, Role.Arbiter, account)) revert OfficeConflict(account);
+
+        uint256 delay = uint256(changed.terms.unbondWindow) * (role == Role.Arbiter ? 2 : 1);
+        if (!changed.roles[role].announce(uint160(account), block.timestamp + delay)) revert NothingToChange();
+
+        emit RoleProposed(pool, role, account, changed.roles[role].newest.from);
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function setPrice(uint256 pool, uint96 rewardPerMillion) external onlyOperator(pool) {
+        Pool storage changed = _pools[pool];
+        bool isRaise = rewardPerMillion > changed.prices.valueAt(block.timestamp);
+        uint256 delay = isRaise ? changed.terms.challengeWindow : changed.terms.unbondWindow;
+        if (!changed.prices.announce(rewardPerMillion, block.timestamp + delay)) revert NothingToChange();
+
+        emit PriceSet(pool, rewardPerMillion, changed.prices.newest.from);
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function setHeir(uint256 pool, address heir) external onlyOperator(pool) {
+        _pools[pool].terms.heir = heir;
+        emit HeirSet(pool, heir);
+    }
+
+    /// @inheritdoc IPoolRegistry
     function pause() external onlyRole(PAUSER_ROLE) {
         _pause();
     }
@@ -131,27 +165,39 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
 
     /// @inheritdoc IPoolRegistry
     function isOpen(uint256 pool) external view returns (bool) {
-        return _isUnended(_pools[pool].state) && !paused();
+        return isUnended(pool) && !paused();
     }
 
     /// @inheritdoc IPoolRegistry
-    function getTerms(uint256 pool) external view returns (PoolTerms memory) {
-        return _pools[pool].terms;
+    function getTerms(uint256 pool) external view returns (PoolTerms memory terms) {
+        terms = _pools[pool].terms;
+        terms.rewardPerMillion = uint96(_pools[pool].prices.valueAt(block.timestamp));
+        terms.signer = signerOf(pool);
+        terms.trainer = trainerOf(pool);
+        terms.arbiter = arbiterOf(pool);
     }
 
     /// @inheritdoc IPoolRegistry
-    function getPostingTerms(uint256 pool) external view returns (PostingTerms memory) {
+    function getPostingTerms(uint256 pool, uint256 begunAt) external view returns (PostingTerms memory) {
         Pool storage asked = _pools[pool];
         PoolTerms storage terms = asked.terms;
         return PostingTerms(
-            asked.operator,
+            signerOf(pool),
             asked.state,
             terms.challengeWindow,
             terms.vetoWindow,
-            terms.rewardPerMillion,
+            uint96(asked.prices.valueAt(begunAt)),
             terms.epochUnits,
             terms.epochLength,
             closesAt(pool)
+        );
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function getPromiseTerms(uint256 pool, uint256 signedAt) external view returns (PromiseTerms memory) {
+        PoolTerms storage terms = _pools[pool].terms;
+        return PromiseTerms(
+            signerAt(pool, signedAt), terms.challengeWindow, terms.vetoWindow, terms.epochLength, closesAt(pool)
         );
     }
 
@@ -171,18 +217,30 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     /// @inheritdoc IPoolRegistry
-    function operatorOf(uint256 pool) external view returns (address) {
-        return _pools[pool].operator;
+    function getRole(uint256 pool, Role role) external view returns (address account, address next, uint256 nextFrom) {
+        Schedules.Entry memory newest = _pools[pool].roles[role].newest;
+        account = _accountOf(pool, role);
+        if (newest.from > block.timestamp) (next, nextFrom) = (address(newest.value), newest.from);
     }
 
     /// @inheritdoc IPoolRegistry
-    function arbiterOf(uint256 pool) external view returns (address) {
-        return _pools[pool].terms.arbiter;
+    function getPrices(uint256 pool) external view returns (ScheduledPrice[] memory prices) {
+        Schedules.Entry[] memory entries = _pools[pool].prices.list();
+        prices = new ScheduledPrice[](entries.length);
+        for (uint256 i = 0; i < entries.length; ++i) {
+            prices[i] = ScheduledPrice(uint96(entries[i].value), entries[i].from);
+        }
     }
 
     /// @inheritdoc IPoolRegistry
-    function trainerOf(uint256 pool) external view returns (address) {
-        return _pools[pool].terms.trainer;
+    function priceAt(uint256 pool, uint256 time) external view returns (uint96) {
+        return uint96(_pools[pool].prices.valueAt(time));
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function beneficiaryOf(uint256 pool) external view returns (address) {
+        address heir = _pools[pool].terms.heir;
+        return heir == address(0) ? operatorOf(pool) : heir;
     }
 
     /// @inheritdoc IPoolRegistry
@@ -227,6 +285,38 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     }
 
     /// @inheritdoc IPoolRegistry
+    function operatorOf(uint256 pool) public view returns (address) {
+        return _accountOf(pool, Role.Operator);
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function signerOf(uint256 pool) public view returns (address) {
+        return _accountOf(pool, Role.Signer);
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function signerAt(uint256 pool, uint256 at) public view returns (address) {
+        return address(_pools[pool].roles[Role.Signer].valueAt(at));
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function trainerOf(uint256 pool) public view returns (address) {
+        return _accountOf(pool, Role.Trainer);
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function arbiterOf(uint256 pool) public view returns (address) {
+        return _accountOf(pool, Role.Arbiter);
+    }
+
+    // States are few and named. Nothing here is compared with a time or a balance.
+    // slither-disable-next-line incorrect-equality
+    /// @inheritdoc IPoolRegistry
+    function isUnended(uint256 pool) public view returns (bool) {
+        return _pools[pool].state == PoolState.Created || _pools[pool].state == PoolState.Active;
+    }
+
+    /// @inheritdoc IPoolRegistry
     function closesAt(uint256 pool) public view returns (uint256) {
         Pool storage asked = _pools[pool];
         if (asked.state != PoolState.Ended) return type(uint256).max;
@@ -237,59 +327,27 @@ contract PoolRegistry is IPoolRegistry, AccessControlDefaultAdminRules, Pausable
     /// @dev Makes an account a validator from `activeFrom` on.
     function _grantOffice(Pool storage pool, address account, uint256 activeFrom) private {
         if (account == address(0)) revert ZeroAddress();
-        if (account == pool.terms.arbiter) revert OfficeConflict(account);
+        if (_holds(pool, Role.Arbiter, account)) revert OfficeConflict(account);
         if (pool.activeFrom[account] != 0) revert DuplicateValidator(account);
         pool.activeFrom[account] = activeFrom;
     }
 
-    /// @dev Checks the addresses in the terms and the quorum.
-    function _requireOffices(PoolTerms calldata terms, uint256 validators) private view {
-        if (terms.trainer == address(0) || terms.arbiter == address(0) || terms.token == address(0)) {
-            revert ZeroAddress();
-        }
-        if (terms.arbiter == msg.sender || terms.arbiter == terms.signer) revert OfficeConflict(terms.arbiter);
-        bool isQuorum = terms.quorum > 0 && terms.quorum <= validators && validators <= MAX_VALIDATORS;
-        if (!isQuorum) revert InvalidQuorum(terms.quorum, validators);
+    /// @dev Account that holds a role now.
+    function _accountOf(uint256 pool, Role role) private view returns (address) {
+        return address(_pools[pool].roles[role].valueAt(block.timestamp));
     }
 
-    // States are few and named. Nothing here is compared with a time or a balance.
-    // slither-disable-next-line incorrect-equality
-    function _isUnended(PoolState state) private pure returns (bool) {
-        return state == PoolState.Created || state == PoolState.Active;
+    /// @dev Whether an account holds a role now or was proposed for it.
+    function _holds(Pool storage pool, Role role, address account) private view returns (bool) {
+        Schedules.Schedule storage schedule = pool.roles[role];
+        return account == address(schedule.newest.value) || account == address(schedule.valueAt(block.timestamp));
     }
 
-    /// @dev Time for which an epoch must be kept: until it is final, and until everything promised for it has been
-    /// challenged and answered.
-    function _settlementSpan(uint256 challengeWindow, uint256 vetoWindow) private pure returns (uint256) {
-        return 4 * (challengeWindow + vetoWindow);
-    }
-
-    /// @dev Checks each window, and that the windows fit together.
-    function _requireWindows(PoolTerms calldata terms) private pure {
-        _requireWindow(terms.challengeWindow, MAX_WINDOW);
-        _requireWindow(terms.vetoWindow, MAX_WINDOW);
-        _requireWindow(terms.unbondWindow, MAX_UNBOND_WINDOW);
-        uint256 required = uint256(terms.challengeWindow) + terms.vetoWindow;
-        if (terms.unbondWindow < required) revert UnbondWindowTooShort(terms.unbondWindow, required);
-        uint256 shortest =
-            (_settlementSpan(terms.challengeWindow, terms.vetoWindow) + KEPT_EPOCHS - 1) / KEPT_EPOCHS;
-        uint256 longest = terms.challengeWindow / 2;
-        bool isLengthValid = terms.epochLength >= shortest && terms.epochLength <= longest;
-        if (!isLengthValid) revert InvalidEpochLength(terms.epochLength, shortest);
-    }
-
-    function _requireWindow(uint256 window, uint256 longest) private pure {
-        if (window == 0 || window > longest) revert InvalidWindow(window);
-    }
-
-    /// @dev Checks the slashing terms, which InvalidSlash lists.
-    function _requireSlash(PoolTerms calldata terms) private pure {
-        bool isSlashFit = terms.lightSlashBps <= 10_000 && terms.slashAmount <= terms.minStake;
-        uint256 most = uint256(terms.slashAmount) * terms.maxSlashes;
-        bool isCapFit = terms.maxSlashes > 0 && most <= type(uint96).max;
-        bool arePenaltiesFit =
-            terms.signerPenalty <= terms.validatorBond && terms.acceptPenalty <= terms.validatorBond;
-        if (!isSlashFit || !isCapFit || !arePenaltiesFit) revert InvalidSlash();
+    /// @dev Reverts if an account that is to be the arbiter has a role that the arbiter judges.
+    function _requireImpartial(Pool storage pool, address account) private view {
+        bool isJudged = pool.activeFrom[account] != 0 || _holds(pool, Role.Operator, account)
+            || _holds(pool, Role.Signer, account);
+        if (isJudged) revert OfficeConflict(account);
     }
 }
 // slither-disable-end timestamp

@@ -64,8 +64,9 @@ contract StakeManager is IStakeManager, Payouts {
 
     /// @inheritdoc IStakeManager
     function unbond(uint256 pool, BondKind kind, uint256 amount) external {
-        Balance storage balance = _balances[pool][kind][msg.sender];
-        Unbonding[] storage unbondings = _unbondings[pool][kind][msg.sender];
+        if (kind == BondKind.OPERATOR) _requireOperator(pool);
+        Balance storage balance = _balances[pool][kind][_holderOf(kind, msg.sender)];
+        Unbonding[] storage unbondings = _unbondings[pool][kind][_holderOf(kind, msg.sender)];
         if (amount == 0) revert ZeroAmount();
         if (amount > balance.bonded) revert InsufficientStake(amount, balance.bonded);
         if (unbondings.length == MAX_UNBONDINGS) revert TooManyUnbondings();
@@ -80,17 +81,15 @@ contract StakeManager is IStakeManager, Payouts {
 
     /// @inheritdoc IStakeManager
     function withdraw(uint256 pool, BondKind kind) external nonReentrant {
-        Balance storage balance = _balances[pool][kind][msg.sender];
         if (kind == BondKind.CONTRIBUTOR) _requireUnlocked(_exposures[pool][msg.sender].locked);
         if (kind == BondKind.OPERATOR) _requireClosed(pool);
-        uint128 amount = _takeMatured(_unbondings[pool][kind][msg.sender]);
+        address payee = kind == BondKind.OPERATOR ? POOLS.beneficiaryOf(pool) : msg.sender;
+        uint256 amount = kind == BondKind.OPERATOR ? _takeBond(pool) : _takeMatured(pool, kind);
         if (amount == 0) revert NothingToWithdraw();
 
-        balance.leaving -= amount;
+        emit StakeWithdrawn(pool, payee, kind, amount);
 
-        emit StakeWithdrawn(pool, msg.sender, kind, amount);
-
-        _pay(pool, IERC20(POOLS.tokenOf(pool)), msg.sender, amount);
+        _pay(pool, IERC20(POOLS.tokenOf(pool)), payee, amount);
     }
 
     /// @inheritdoc IStakeManager
@@ -164,7 +163,7 @@ contract StakeManager is IStakeManager, Payouts {
 
     /// @inheritdoc IStakeManager
     function stakeOf(uint256 pool, BondKind kind, address account) external view returns (uint256) {
-        return _balances[pool][kind][account].bonded;
+        return _balances[pool][kind][_holderOf(kind, account)].bonded;
     }
 
     /// @inheritdoc IStakeManager
@@ -179,7 +178,7 @@ contract StakeManager is IStakeManager, Payouts {
 
     /// @inheritdoc IStakeManager
     function getBalance(uint256 pool, BondKind kind, address account) external view returns (Balance memory) {
-        return _balances[pool][kind][account];
+        return _balances[pool][kind][_holderOf(kind, account)];
     }
 
     /// @inheritdoc IStakeManager
@@ -189,16 +188,18 @@ contract StakeManager is IStakeManager, Payouts {
 
     /// @inheritdoc IStakeManager
     function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory) {
-        return _unbondings[pool][kind][account];
+        return _unbondings[pool][kind][_holderOf(kind, account)];
     }
 
     /// @dev Takes tokens from the caller and bonds them.
     function _stake(uint256 pool, BondKind kind, uint256 amount) private {
-        if (!POOLS.isOpen(pool)) revert PoolNotOpen(pool);
+        // A pause must not cost an operator or a validator its bond, so it stops only the stake of contributors.
+        bool isAccepted = kind == BondKind.CONTRIBUTOR ? POOLS.isOpen(pool) : POOLS.isUnended(pool);
+        if (!isAccepted) revert PoolNotOpen(pool);
         if (amount == 0) revert ZeroAmount();
-        if (kind == BondKind.OPERATOR && msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
+        if (kind == BondKind.OPERATOR) _requireOperator(pool);
 
-        _balances[pool][kind][msg.sender].bonded += amount.toUint128();
+        _balances[pool][kind][_holderOf(kind, msg.sender)].bonded += amount.toUint128();
 
         emit Staked(pool, msg.sender, kind, amount);
 
@@ -216,13 +217,13 @@ contract StakeManager is IStakeManager, Payouts {
     /// @dev Takes bonded stake first, then unbondings from the newest to the oldest. What would be withdrawn soonest
     /// goes last.
     function _take(uint256 pool, BondKind kind, address owner, uint256 amount) private {
-        Balance storage held = _balances[pool][kind][owner];
+        Balance storage held = _balances[pool][kind][_holderOf(kind, owner)];
         uint128 fromBonded = uint128(Math.min(amount, held.bonded));
         uint128 rest = amount.toUint128() - fromBonded;
         held.bonded -= fromBonded;
         if (rest == 0) return;
         held.leaving -= rest;
-        Unbonding[] storage unbondings = _unbondings[pool][kind][owner];
+        Unbonding[] storage unbondings = _unbondings[pool][kind][_holderOf(kind, owner)];
         while (rest > 0) {
             Unbonding storage newest = unbondings[unbondings.length - 1];
             uint128 part = uint128(Math.min(rest, newest.amount));
@@ -232,9 +233,17 @@ contract StakeManager is IStakeManager, Payouts {
         }
     }
 
-    /// @dev Removes the matured unbondings and returns their sum. All unbondings of a pool wait equally long, so the
-    /// matured ones come first.
-    function _takeMatured(Unbonding[] storage unbondings) private returns (uint128 amount) {
+    /// @dev Takes the whole bond of the operator of a closed pool, unbonded or not, and returns it.
+    function _takeBond(uint256 pool) private returns (uint256 amount) {
+        amount = _totalOf(pool, BondKind.OPERATOR, address(0));
+        delete _balances[pool][BondKind.OPERATOR][address(0)];
+        delete _unbondings[pool][BondKind.OPERATOR][address(0)];
+    }
+
+    /// @dev Takes the caller's matured unbondings and returns their sum. All unbondings of a pool wait equally long, so
+    /// the matured ones come first.
+    function _takeMatured(uint256 pool, BondKind kind) private returns (uint128 amount) {
+        Unbonding[] storage unbondings = _unbondings[pool][kind][msg.sender];
         uint256 length = unbondings.length;
         uint256 matured = 0;
         while (matured < length && unbondings[matured].availableAt <= block.timestamp) {
@@ -247,17 +256,27 @@ contract StakeManager is IStakeManager, Payouts {
         for (uint256 i = 0; i < matured; ++i) {
             unbondings.pop();
         }
+        _balances[pool][kind][msg.sender].leaving -= amount;
     }
 
     /// @dev Bonded and leaving stake together.
     function _totalOf(uint256 pool, BondKind kind, address account) private view returns (uint256) {
-        Balance memory balance = _balances[pool][kind][account];
+        Balance memory balance = _balances[pool][kind][_holderOf(kind, account)];
         return uint256(balance.bonded) + balance.leaving;
+    }
+
+    function _requireOperator(uint256 pool) private view {
+        if (msg.sender != POOLS.operatorOf(pool)) revert NotOperator(pool, msg.sender);
     }
 
     function _requireClosed(uint256 pool) private view {
         uint256 closesAt = POOLS.closesAt(pool);
         if (block.timestamp < closesAt) revert PoolNotClosed(closesAt);
+    }
+
+    /// @dev Key of a balance. The operator's bond belongs to the pool, so that it survives a change of the operator.
+    function _holderOf(BondKind kind, address account) private pure returns (address) {
+        return kind == BondKind.OPERATOR ? address(0) : account;
     }
 
     function _requireUnlocked(uint256 locked) private pure {

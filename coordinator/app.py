@@ -62,7 +62,7 @@ LOOK_AHEAD_SECONDS = 2.0
 def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) -> Context:
     """Build the context: prepare the database, read the pool from the chain, and open the object store.
 
-    Raises OperatorError with the code "wrong_home", "not_the_operator" or "epoch_too_small", and the errors of the
+    Raises OperatorError with the code "wrong_home", "not_the_signer" or "epoch_too_small", and the errors of the
     database, the chain and the store.
     """
     from coordinator.db.database_outbox import DatabaseOutbox
@@ -71,7 +71,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     deployment = Deployment.load(config.deployment)
     client = open_chain(deployment, config.rpc_url)
     contracts = Contracts(client, deployment)
-    operator = load_key(config.key_file)
+    signer = load_key(config.key_file)
     pool = PoolId(config.pool)
     database = Database(config.database)
     database.prepare()
@@ -79,11 +79,11 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     identity.require_same(database, network)  # Checked before contracts are read, which another chain may lack.
     require_version(client, deployment)
     terms = contracts.pools.get_terms(pool)
-    if contracts.pools.operator_of(pool) != operator.address:
+    if terms.signer != signer.address:
         raise OperatorError(
-            "not_the_operator",
-            f"{operator.address} does not operate pool {pool}",
-            fix="Set key_file to the operator's key file",
+            "not_the_signer",
+            f"{signer.address} is not the signer of pool {pool}, which is {terms.signer}",
+            fix="Set key_file to the signer's key file, or name this key with covey pool rotate signer",
         )
     params_text = find_params(History(client=client, contracts=contracts), pool)
     params = PoolParams.from_text(params_text, terms.params_hash)
@@ -97,7 +97,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
     identity.record(database, network)
     chain = ChainState(contracts, pool, validator_bond=terms.validator_bond)
     chain.refresh()
-    secret = keccak(b"covey links" + bytes(operator.key))
+    secret = keccak(b"covey links" + bytes(signer.key))
     celery = build_celery(config.broker_url, config.home, prefix=name_queues(contracts.ledger.address, pool))
     return Context(
         config=config,
@@ -109,7 +109,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             chain_id=deployment.chain_id,
             address=contracts.ledger.address,
             pool=pool,
-            price=terms.reward_per_million,
+            prices=contracts.pools.get_prices(pool),
             epoch_units=terms.epoch_units,
             epoch_length=terms.epoch_length,
             windows=terms.challenge_window + terms.veto_window,
@@ -121,14 +121,15 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
         follower=Follower(client, deployment, finality=config.finality),
         sender=Sender(
             client,
-            operator,
+            signer,
             DatabaseOutbox(database),
             chain_id=deployment.chain_id,
             finality=config.finality,
             limits=FeeLimits.of(config),
-            lock=partial(lock_account, deployment, operator.address),
+            lock=partial(lock_account, deployment, signer.address),
         ),
-        operator=operator,
+        signer=signer,
+        operator=contracts.pools.operator_of(pool),
         jobs=BackgroundJobTrigger(JobTrigger(celery, get_commit=lambda: database.newest_commit)),
         chain=chain,
         chain_executor=BoundedExecutor("chain's node", threads=8, patience_s=12.0),

@@ -20,6 +20,7 @@ from covey.chain.structs import PoolTerms
 from covey.chain.wallet import Wallet
 from covey.object_store import ObjectStore
 from covey.protocol.eip712 import Domain
+from covey.protocol.ids import Address
 from covey.protocol.params import PoolParams
 from covey.runtime.bounded_executor import BoundedExecutor
 
@@ -41,7 +42,9 @@ class Context:
     contracts: Contracts
     follower: Follower
     sender: Sender
-    operator: Wallet
+    signer: Wallet
+    """Key that signs promises and posts epochs."""
+    operator: Address
     jobs: BackgroundJobTrigger
     chain: ChainState
     chain_executor: BoundedExecutor
@@ -57,7 +60,7 @@ class Context:
     @property
     def canary_secret(self) -> bytes:
         """Secret from which the salts of canaries are derived. It differs from the secret of signed links."""
-        return keccak(b"covey canaries" + bytes(self.operator.key))
+        return keccak(b"covey canaries" + bytes(self.signer.key))
 
     @property
     def ledger_domain(self) -> Domain:

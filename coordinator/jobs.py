@@ -6,6 +6,7 @@ chain's node. Beat starts only the two sweeps, which send messages for late work
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from coordinator.context import Context
@@ -220,8 +221,9 @@ def close_epoch(ctx: Context, *, epoch: int) -> None:
     with closing(ctx.database.open_leadership(f"closing-{epoch % settlement.MAX_UNPOSTED}")) as leadership:
         if not leadership.is_held() or not fill_epoch(ctx, epoch):
             return
+        ledger = replace(ctx.ledger, prices=ctx.contracts.pools.get_prices(ctx.ledger.pool))
         with ctx.database.read() as repository:
-            closed = epoch_closing.build_epoch(repository, ctx.ledger, epoch)
+            closed = epoch_closing.build_epoch(repository, ledger, epoch)
         ctx.store.put_named_by_content(build_epoch_key(ctx.config.pool, closed.header.data_hash), closed.data)
         with ctx.database.write() as repository:
             is_recorded = epoch_closing.record_closed(repository, closed)

@@ -292,7 +292,7 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
             answer,
             receipt,
             domain=network.ledger_domain,
-            operator=network.operator,
+            signer=await asyncio.to_thread(network.contracts.pools.signer_at, network.pool, answer.signed_at),
             first_time=submission.first_time,
             now=ctx.clock(),
             draw_seconds=network.params.verification.draw_seconds,

@@ -91,18 +91,18 @@ def require_promise(
     receipt: Receipt,
     *,
     domain: Domain,
-    operator: Address,
+    signer: Address,
     first_time: int,
     now: float,
     draw_seconds: int,
     epoch_length: int,
 ) -> Countersignature:
-    """Return the operator's promise for `receipt`.
+    """Return the operator's promise for `receipt`. `signer` is the pool's signer at the promise's date.
 
     `first_time` is the time of the newest block when the receipt was signed, and `now` is this worker's time when the
     response arrived, both in Unix seconds. `epoch_length` is the pool's term.
 
-    Raises ProtocolError("bad_countersignature") if the promise is for a different receipt, not signed by the operator,
+    Raises ProtocolError("bad_countersignature") if the promise is for a different receipt, not signed by the signer,
     or has an unfair date or due time. If its date were `draw_seconds` before `first_time`, the coordinator would know
     the draw when it signs. A date more than MAX_AHEAD_SECONDS after `now` would postpone the draw, and with it the pay.
     The ledger does not enforce a promise that runs longer than `compute_longest_promise`.
@@ -110,8 +110,8 @@ def require_promise(
     promise = Countersignature(receipt_hash=answer.receipt_hash, signed_at=answer.signed_at, due_by=answer.due_by)
     if promise.receipt_hash != eip712.compute_struct_hash(receipt):
         raise ProtocolError("bad_countersignature", "the countersignature is for a different receipt")
-    if eip712.recover_signer(promise, domain, answer.signature) != operator:
-        raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's operator")
+    if eip712.recover_signer(promise, domain, answer.signature) != signer:
+        raise ProtocolError("bad_countersignature", "the countersignature is not signed by the pool's signer")
     earliest, latest = first_time - draw_seconds, int(now) + MAX_AHEAD_SECONDS
     if not earliest < promise.signed_at <= latest:
         message = (

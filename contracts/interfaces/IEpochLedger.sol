@@ -41,11 +41,11 @@ struct EpochRecord {
     uint96 cumulative;
 }
 
-/// @notice The operator's signed promise to include a receipt in the work tree of an epoch.
+/// @notice The signer's promise to include a receipt in the work tree of an epoch.
 /// @dev EIP-712 type "Countersignature" in the domain of EpochLedger. Its first member is the receipt's struct hash.
-/// @param signedAt Unix time in seconds at which the operator signed.
+/// @param signedAt Unix time in seconds at which the signer signed. It must have held its role then.
 /// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
-/// @param signature The operator's 65-byte ECDSA signature.
+/// @param signature The signer's 65-byte ECDSA signature.
 struct InclusionPromise {
     uint64 signedAt;
     uint64 dueBy;
@@ -98,7 +98,7 @@ struct Challenge {
 /// amount is burned, and the challenger can withdraw its ether. If the receipt is in an epoch after all, the amount is
 /// deducted once from the contributor's claims, so no work is paid twice.
 ///
-/// Signatures: the operator is a plain key. Its promises are checked with ECDSA alone, also when its address has code.
+/// Signatures: the signer is a plain key. Its promises are checked with ECDSA alone, also when its address has code.
 interface IEpochLedger is IPayouts {
     /// @notice Tokens were added to the escrow of a pool.
     /// @param pool Id of the pool.
@@ -106,17 +106,17 @@ interface IEpochLedger is IPayouts {
     /// @param amount Amount in the token's smallest unit.
     event PoolFunded(uint256 indexed pool, address indexed funder, uint256 amount);
 
-    /// @notice Unreserved escrow was returned to the operator of a closed pool.
+    /// @notice Unreserved escrow of a closed pool was returned to its heir or operator.
     /// @param pool Id of the pool.
-    /// @param operator Account that was paid.
+    /// @param recipient Account that was paid.
     /// @param amount Amount in the token's smallest unit.
-    event PoolRefunded(uint256 indexed pool, address indexed operator, uint256 amount);
+    event PoolRefunded(uint256 indexed pool, address indexed recipient, uint256 amount);
 
     /// @notice An epoch was posted.
     /// @dev Callers need the header and the record to claim, disable and answer, because the ledger stores only hashes.
     /// @param pool Id of the pool.
     /// @param epoch Number of the epoch.
-    /// @param header Header that the operator posted.
+    /// @param header Header that the signer posted.
     /// @param record Record whose hash the ledger stores.
     event EpochPosted(uint256 indexed pool, uint64 indexed epoch, EpochHeader header, EpochRecord record);
 
@@ -181,10 +181,10 @@ interface IEpochLedger is IPayouts {
     /// @param amount Amount in wei.
     event EtherWithdrawn(address indexed challenger, uint256 amount);
 
-    /// @notice The caller is not the operator of the pool.
+    /// @notice The caller is not the signer of the pool.
     /// @param pool Id of the pool.
     /// @param account The caller.
-    error NotOperator(uint256 pool, address account);
+    error NotSigner(uint256 pool, address account);
 
     /// @notice The caller is not the arbiter of the pool.
     /// @param pool Id of the pool.
@@ -203,7 +203,7 @@ interface IEpochLedger is IPayouts {
     /// @param closesAt Unix time in seconds at which it closes; the maximum of uint256 while the pool has not ended.
     error PoolNotClosed(uint256 closesAt);
 
-    /// @notice The pool is closed: the operator can refund the escrow, and no epoch can be posted.
+    /// @notice The pool is closed: the escrow can be refunded, and no epoch can be posted.
     /// @param closedAt Unix time in seconds at which it closed.
     error PoolClosed(uint256 closedAt);
 
@@ -326,15 +326,16 @@ interface IEpochLedger is IPayouts {
     /// @param permit The caller's permit for this contract over exactly the amount.
     function fundPoolWithPermit(uint256 pool, uint256 amount, Permit calldata permit) external;
 
-    /// @notice Returns to the operator all escrow that no epoch has reserved.
-    /// @dev Operator only, once the pool is closed (see IPoolRegistry.closesAt). Unclaimed rewards stay claimable.
+    /// @notice Returns all escrow that no epoch has reserved to the pool's heir, or to the operator if none is named.
+    /// @dev Anyone can call this once the pool is closed (see IPoolRegistry.closesAt), so that a lost operator's key
+    /// does not lock the escrow up. Unclaimed rewards stay claimable.
     /// @param pool Id of the pool.
     function refundPool(uint256 pool) external;
 
     /// @notice Posts the next epoch and reserves its reward.
-    /// @dev Operator only. Reverts if the unreserved escrow cannot pay `units`. The operator can post after the pool's
-    /// end until the pool is closed (see IPoolRegistry.closesAt). A later root could only take rewards that others have
-    /// not claimed yet.
+    /// @dev Signer only. The price is the one that held when the previous epoch was posted. Reverts if the unreserved
+    /// escrow cannot pay `units`. The signer can post after the pool's end until the pool is closed (see
+    /// IPoolRegistry.closesAt). A later root could only take rewards that others have not claimed yet.
     /// @param header Header that continues the pool's chain of headers.
     function post(EpochHeader calldata header) external;
 
@@ -383,7 +384,7 @@ interface IEpochLedger is IPayouts {
     /// later. A contributor that removed or rotated a node keeps every promise for the work of that node.
     /// @param receipt The receipt.
     /// @param nodeSignature The node's signature over the receipt, in the domain of SlashingCourt.
-    /// @param given The operator's promise.
+    /// @param given The signer's promise.
     function challengeOmission(
         Receipt calldata receipt,
         bytes calldata nodeSignature,
@@ -408,8 +409,8 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Resolves a challenge that nobody answered within its window.
     /// @dev Anyone can call this. Pays the contributor's payee from the operator's bond (see
-    /// IStakeManager.payFromOperator) and credits the challenger's ether. If the bond is empty, the receipt can be
-    /// challenged again.
+    /// IStakeManager.payFromOperator), at the price that held at the receipt's deadline, and credits the challenger's
+    /// ether. If the bond is empty, the receipt can be challenged again.
     /// @param receipt The challenged receipt.
     function resolveOmission(Receipt calldata receipt) external;
 
@@ -476,9 +477,9 @@ interface IEpochLedger is IPayouts {
     /// @return The challenge; its state is None if the receipt was never challenged.
     function getChallenge(bytes32 receiptHash) external view returns (Challenge memory);
 
-    /// @notice Returns the EIP-712 digest that the operator signs to promise inclusion.
+    /// @notice Returns the EIP-712 digest that the signer signs to promise inclusion.
     /// @param receiptHash Struct hash of the receipt.
-    /// @param signedAt Unix time in seconds at which the operator signs.
+    /// @param signedAt Unix time in seconds at which the signer signs.
     /// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
     /// @return EIP-712 digest in the domain of this contract.
     function digestCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
@@ -488,7 +489,7 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Returns the EIP-712 struct hash of a countersignature.
     /// @param receiptHash Struct hash of the receipt.
-    /// @param signedAt Unix time in seconds at which the operator signs.
+    /// @param signedAt Unix time in seconds at which the signer signs.
     /// @param dueBy Unix time in seconds until which the receipt must be in a posted epoch.
     /// @return EIP-712 struct hash.
     function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)

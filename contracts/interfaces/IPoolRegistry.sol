@@ -10,7 +10,25 @@ enum PoolState {
     Ended
 }
 
-/// @notice Parameters of a pool that the contracts need, fixed at creation.
+/// @notice Role that one account holds in a pool.
+/// @dev The operator funds, refunds and ends the pool, names validators and changes roles and price. The signer signs
+/// promises and posts epochs. The trainer publishes policies. The arbiter vetoes cases and disables epochs.
+enum Role {
+    Operator,
+    Signer,
+    Trainer,
+    Arbiter
+}
+
+/// @notice A price and when it holds.
+/// @param rewardPerMillion Reward for 1,000,000 units.
+/// @param start Unix time in seconds. The price holds for epochs that begin then or later, until the next one.
+struct ScheduledPrice {
+    uint96 rewardPerMillion;
+    uint40 start;
+}
+
+/// @notice Parameters of a pool that the contracts need, fixed at creation, except price, roles and heir.
 /// @dev All other parameters are in the text `params`, whose hash is `paramsHash`. Amounts are in the token's smallest
 /// unit, windows in seconds. The order of the fields packs them into nine storage slots.
 /// @param rewardPerMillion Reward for 1,000,000 units of work. A unit is one completion token.
@@ -34,8 +52,8 @@ enum PoolState {
 /// @param minStake What a contributor must stake before the coordinator gives it work.
 /// @param trainer Account that publishes policies.
 /// @param acceptPenalty What a validator loses that accepted work whose case was executed; at most `validatorBond`.
-/// @param signer Account that signs promises and posts epochs. It can be a key that is kept online. In `createPool`, zero
-/// stands for the caller.
+/// @param signer Account that signs promises and posts epochs. It can be a key that is kept online. In `createPool`,
+/// zero stands for the caller.
 /// @param heir Account that receives escrow and bond of a closed pool instead of the operator; zero if there is none.
 /// @param verdictFee Fee for one verdict that an epoch counts.
 /// @param epochVerdicts Maximum of verdicts that one epoch pays.
@@ -68,21 +86,35 @@ struct PoolTerms {
 }
 
 /// @notice What EpochLedger needs to know about a pool to post an epoch.
-/// @param operator Operator of the pool.
+/// @param signer Signer of the pool.
 /// @param state State of the pool.
 /// @param challengeWindow See PoolTerms.
 /// @param vetoWindow See PoolTerms.
-/// @param rewardPerMillion See PoolTerms.
+/// @param rewardPerMillion Price of the epoch.
 /// @param epochUnits See PoolTerms.
 /// @param epochLength See PoolTerms.
 /// @param closesAt See IPoolRegistry.closesAt.
 struct PostingTerms {
-    address operator;
+    address signer;
     PoolState state;
     uint24 challengeWindow;
     uint24 vetoWindow;
     uint96 rewardPerMillion;
     uint64 epochUnits;
+    uint24 epochLength;
+    uint256 closesAt;
+}
+
+/// @notice What EpochLedger needs to know about a pool to check a promise.
+/// @param signer Signer of the pool when the promise was signed.
+/// @param challengeWindow See PoolTerms.
+/// @param vetoWindow See PoolTerms.
+/// @param epochLength See PoolTerms.
+/// @param closesAt See IPoolRegistry.closesAt.
+struct PromiseTerms {
+    address signer;
+    uint24 challengeWindow;
+    uint24 vetoWindow;
     uint24 epochLength;
     uint256 closesAt;
 }
@@ -109,13 +141,19 @@ struct SlashingTerms {
 
 /// @title IPoolRegistry
 /// @notice Registers pools, their terms, and the accounts that hold a role in them.
-/// @dev Roles: the account that creates a pool is its operator. The operator names trainer, arbiter and validators.
+/// @dev Roles: the account that creates a pool is its operator. The operator names signer, trainer, arbiter and
+/// validators. A role passes to another account `unbondWindow` after the proposal, and that of the arbiter after twice
+/// `unbondWindow`, without a second transaction. So a contributor that does not trust the account has time to leave. A
+/// proposal that does not hold yet can be replaced, and is cancelled by proposing the present account.
+///
+/// Price: a raise holds for epochs that begin after `challengeWindow`, a lowering for those that begin after
+/// `unbondWindow`. An epoch begins when the previous one is posted, and the first one at time 0.
 ///
 /// Money: the registry holds none. Escrow is in EpochLedger, stake in StakeManager.
 ///
-/// Pause: an account with PAUSER_ROLE can stop new work in all pools at once: creating, funding, starting, staking,
-/// registering and publishing. A pause never stops a settlement, claim, challenge, case, unbonding, withdrawal or
-/// refund.
+/// Pause: an account with PAUSER_ROLE can stop new work in all pools at once: creating and starting pools, the stake of
+/// contributors, registering and publishing. A pause never stops funding, the bonds of operator and validators, a
+/// settlement, claim, challenge, case, unbonding, withdrawal or refund.
 ///
 /// Admin: the admin grants PAUSER_ROLE and has no other power. Its role is transferred with a delay of ADMIN_DELAY.
 interface IPoolRegistry {
@@ -150,6 +188,25 @@ interface IPoolRegistry {
     event ValidatorReplaced(
         uint256 indexed pool, address indexed previous, address indexed current, uint256 activeFrom
     );
+
+    /// @notice Another account was proposed for a role, or a proposal was cancelled.
+    /// @param pool Id of the pool.
+    /// @param role The role.
+    /// @param account Account that holds the role from then on.
+    /// @param start Unix time in seconds; in the past if a proposal was cancelled.
+    event RoleProposed(uint256 indexed pool, Role indexed role, address indexed account, uint256 start);
+
+    /// @notice The price was changed, or a change was cancelled.
+    /// @param pool Id of the pool.
+    /// @param rewardPerMillion Reward for 1,000,000 units.
+    /// @param start Unix time in seconds from which epochs that begin have this price; in the past if a change was
+    /// cancelled.
+    event PriceSet(uint256 indexed pool, uint96 rewardPerMillion, uint256 start);
+
+    /// @notice The operator named who receives the escrow and the bond of the closed pool.
+    /// @param pool Id of the pool.
+    /// @param heir Account that receives them; zero for the operator.
+    event HeirSet(uint256 indexed pool, address heir);
 
     /// @notice The text `params` does not have the hash that the terms contain.
     /// @param expected Hash in the terms.
@@ -203,10 +260,14 @@ interface IPoolRegistry {
     /// @param account Account that was named.
     error NotValidator(uint256 pool, address account);
 
-    /// @notice The caller is not the operator of the pool; in `endPool`, it is not the arbiter either.
+    /// @notice The caller is not the operator of the pool; in `endPool` and for the role of the arbiter, it is not the
+    /// arbiter either.
     /// @param pool Id of the pool.
     /// @param account The caller.
     error NotOperator(uint256 pool, address account);
+
+    /// @notice The account holds the role already, or the price is this already, and no change is pending.
+    error NothingToChange();
 
     /// @notice The pool is not in a state that allows this.
     /// @param pool Id of the pool.
@@ -248,6 +309,26 @@ interface IPoolRegistry {
     /// @param current Account to add.
     function replaceValidator(uint256 pool, address previous, address current) external;
 
+    /// @notice Passes a role to another account, after a delay.
+    /// @dev Operator only; the arbiter can propose its own successor too. The operator can do so in any state of the
+    /// pool. The operator, the signer and validators cannot be the arbiter.
+    /// @param pool Id of the pool.
+    /// @param role The role.
+    /// @param account Account that holds the role after `unbondWindow`, or as the arbiter after twice `unbondWindow`.
+    function proposeRole(uint256 pool, Role role, address account) external;
+
+    /// @notice Changes the price, after a delay.
+    /// @dev Operator only.
+    /// @param pool Id of the pool.
+    /// @param rewardPerMillion Reward for 1,000,000 units.
+    function setPrice(uint256 pool, uint96 rewardPerMillion) external;
+
+    /// @notice Names who receives the escrow and the operator's bond of the closed pool, at once.
+    /// @dev Operator only. So a lost operator's key does not lock them up.
+    /// @param pool Id of the pool.
+    /// @param heir Account that receives them; zero for the operator.
+    function setHeir(uint256 pool, address heir) external;
+
     /// @notice Stops new work in all pools.
     /// @dev PAUSER_ROLE only.
     function pause() external;
@@ -256,7 +337,12 @@ interface IPoolRegistry {
     /// @dev PAUSER_ROLE only.
     function unpause() external;
 
-    /// @notice Returns whether a pool accepts new funds, stake and nodes.
+    /// @notice Returns whether a pool accepts funds and the bonds of operator and validators, also during a pause.
+    /// @param pool Id of the pool.
+    /// @return Whether the pool is created or active.
+    function isUnended(uint256 pool) external view returns (bool);
+
+    /// @notice Returns whether a pool accepts new stake of contributors and new nodes.
     /// @param pool Id of the pool.
     /// @return Whether the pool is created or active, and the registry is not paused.
     function isOpen(uint256 pool) external view returns (bool);
@@ -267,15 +353,23 @@ interface IPoolRegistry {
     /// @return Unix time in seconds; the maximum of uint256 while the pool has not ended.
     function closesAt(uint256 pool) external view returns (uint256);
 
-    /// @notice Returns the terms of a pool.
+    /// @notice Returns the terms of a pool, with the present price, roles and heir.
     /// @param pool Id of the pool.
-    /// @return The terms; all zero if the pool does not exist.
-    function getTerms(uint256 pool) external view returns (PoolTerms memory);
+    /// @return terms The terms; all zero if the pool does not exist.
+    function getTerms(uint256 pool) external view returns (PoolTerms memory terms);
 
     /// @notice Returns what EpochLedger needs to know about a pool.
     /// @param pool Id of the pool.
-    /// @return Part of the terms, with operator, state and closing time.
-    function getPostingTerms(uint256 pool) external view returns (PostingTerms memory);
+    /// @param begunAt Unix time in seconds at which the epoch began; it decides the price.
+    /// @return Part of the terms, with signer, state and closing time.
+    function getPostingTerms(uint256 pool, uint256 begunAt) external view returns (PostingTerms memory);
+
+    /// @notice Returns what EpochLedger needs to know about a pool to check a promise.
+    /// @dev A promise stays valid after its signer was replaced.
+    /// @param pool Id of the pool.
+    /// @param signedAt Unix time in seconds at which the promise was signed.
+    /// @return The windows, the closing time, and the signer at that time.
+    function getPromiseTerms(uint256 pool, uint256 signedAt) external view returns (PromiseTerms memory);
 
     /// @notice Returns what StakeManager and SlashingCourt need to know about a pool.
     /// @param pool Id of the pool.
@@ -286,6 +380,41 @@ interface IPoolRegistry {
     /// @param pool Id of the pool.
     /// @return The operator; the zero address if the pool does not exist.
     function operatorOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns who holds a role, and who was proposed for it.
+    /// @param pool Id of the pool.
+    /// @param role The role.
+    /// @return account Account that holds the role now; zero if the pool does not exist.
+    /// @return next Account that will hold it; zero if no change is pending.
+    /// @return nextFrom Unix time in seconds from which `next` holds it; zero if no change is pending.
+    function getRole(uint256 pool, Role role) external view returns (address account, address next, uint256 nextFrom);
+
+    /// @notice Returns the signer of a pool at a time.
+    /// @param pool Id of the pool.
+    /// @param at Unix time in seconds.
+    /// @return The signer; the zero address if the pool does not exist.
+    function signerAt(uint256 pool, uint256 at) external view returns (address);
+
+    /// @notice Returns all prices of a pool, oldest first.
+    /// @param pool Id of the pool.
+    /// @return prices The first one holds from time 0, and the last one may not hold yet.
+    function getPrices(uint256 pool) external view returns (ScheduledPrice[] memory prices);
+
+    /// @notice Returns the price of an epoch.
+    /// @param pool Id of the pool.
+    /// @param time Unix time in seconds at which the epoch began.
+    /// @return Reward for 1,000,000 units.
+    function priceAt(uint256 pool, uint256 time) external view returns (uint96);
+
+    /// @notice Returns who receives the escrow and the operator's bond of the closed pool.
+    /// @param pool Id of the pool.
+    /// @return The heir, or the operator if none is named; the zero address if the pool does not exist.
+    function beneficiaryOf(uint256 pool) external view returns (address);
+
+    /// @notice Returns the signer of a pool.
+    /// @param pool Id of the pool.
+    /// @return The signer; the zero address if the pool does not exist.
+    function signerOf(uint256 pool) external view returns (address);
 
     /// @notice Returns the arbiter of a pool.
     /// @param pool Id of the pool.

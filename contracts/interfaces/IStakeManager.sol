@@ -55,6 +55,9 @@ struct Hold {
 /// operator, validators, arbiter or caller. Otherwise stake goes back to its owner only, with one exception: the
 /// operator's bond pays a contributor whose countersigned work is in no epoch.
 ///
+/// Operator's bond: it belongs to the pool, whoever operates it. Reads with the kind OPERATOR give the same answer for
+/// every account. Once the pool is closed, its heir receives it, or the operator if no heir is named.
+///
 /// Exits: no exit needs anyone's permission. An unbonding matures with time. An account with stake in a case that
 /// nobody decides ends the case with SlashingCourt.lapse. Only the operator's bond stays until the pool is closed.
 ///
@@ -145,8 +148,8 @@ interface IStakeManager is IPayouts {
     error NoFreeStake();
 
     /// @notice Bonds tokens of the caller.
-    /// @dev The caller must have approved the tokens. Reverts once the pool has ended and while PoolRegistry is paused.
-    /// Only the pool's operator can bond as OPERATOR.
+    /// @dev The caller must have approved the tokens. Reverts once the pool has ended, and for contributors while
+    /// PoolRegistry is paused. Only the pool's operator can bond as OPERATOR.
     /// @param pool Id of the pool.
     /// @param kind Kind of bond.
     /// @param amount Amount in the token's smallest unit.
@@ -161,15 +164,17 @@ interface IStakeManager is IPayouts {
     function stakeWithPermit(uint256 pool, BondKind kind, uint256 amount, Permit calldata permit) external;
 
     /// @notice Starts to unbond part of the caller's stake.
-    /// @dev An account can have up to MAX_UNBONDINGS unbondings at a time.
+    /// @dev An account can have up to MAX_UNBONDINGS unbondings at a time. Only the pool's operator can unbond as
+    /// OPERATOR.
     /// @param pool Id of the pool.
     /// @param kind Kind of bond.
     /// @param amount Amount in the token's smallest unit.
     function unbond(uint256 pool, BondKind kind, uint256 amount) external;
 
-    /// @notice Pays the caller every unbonding that has matured.
-    /// @dev Reverts while a case locks the caller's stake as a contributor. Reverts for the operator's bond until the
-    /// pool is closed.
+    /// @notice Pays the caller every unbonding that has matured. For the kind OPERATOR, pays the whole operator's bond
+    /// to the pool's heir, or to the operator if none is named.
+    /// @dev Reverts while a case locks the caller's stake as a contributor. Anyone can call it for the operator's bond,
+    /// unbonded or not, once the pool is closed. So a lost operator's key does not lock the bond up.
     /// @param pool Id of the pool.
     /// @param kind Kind of bond.
     function withdraw(uint256 pool, BondKind kind) external;

@@ -87,7 +87,7 @@ def build_state(ctx: Context, meters: Meters) -> ApiState:
             ctx.chain,
             pool=ctx.config.pool,
             trainer=ctx.terms.trainer,
-            operator=ctx.operator.address,
+            operators=(ctx.operator, ctx.signer.address),
         ),
         nonces=_open_nonces(ctx),
         changes=changes,

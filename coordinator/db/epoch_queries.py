@@ -68,6 +68,11 @@ class EpochQueries:
         query = select(*columns, func.sum(SubmissionRow.units)).where(SubmissionRow.epoch <= until).group_by(*columns)
         return {(row[0], row[1] or 0): int(row[2]) for row in self.session.execute(query)}
 
+    def list_final_times(self) -> dict[int, int]:
+        """Return the Unix times from which rewards can be claimed, by epoch, of all posted epochs."""
+        query = select(EpochRow.number, EpochRow.final_at).where(EpochRow.final_at.is_not(None))
+        return {row[0]: row[1] or 0 for row in self.session.execute(query)}
+
     def list_settled(self, epoch: int) -> Sequence[SubmissionRow]:
         """Return the submissions of an epoch, by task."""
         query = select(SubmissionRow).where(SubmissionRow.epoch == epoch)

@@ -32,7 +32,7 @@ from covey.protocol import canonical, merkle
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
-from covey.protocol.prices import compute_reward
+from covey.protocol.prices import compute_reward, find_price
 
 SLICE = 150
 """Maximum number of submissions that one transaction updates."""
@@ -111,12 +111,15 @@ def record_filled(repository: Repository, number: int, leaves: Sequence[WorkLeaf
 def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEpoch:
     """Compute the rewards, the roots and the file of a filled epoch.
 
-    Raises TransientError("epoch_before") while the previous epoch is closing, whose hash the header contains.
+    Raises TransientError("epoch_before") while the previous epoch is closing, whose hash the header contains. If the
+    pool's price has changed, raises it until the previous epoch is posted, because that decides the price.
     """
     disabled = tuple(repository.list_disabled())  # Read first, so that `record_closed` detects epochs disabled later.
     before = repository.get_epoch(number - 1) if number else None
     if before is not None and is_closing(before):
         raise TransientError("epoch_before", f"epoch {number} cannot close before epoch {number - 1}")
+    if before is not None and before.final_at is None and len(ledger.prices) > 1:
+        raise TransientError("epoch_before", f"epoch {number} has no price before epoch {number - 1} is posted")
     previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
     leaves = list_leaves(repository, number)
     rewards = _sum_rewards(repository, ledger, number)
@@ -160,9 +163,11 @@ def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Ad
     They are summed over submissions. The recorded rewards of the previous epoch cannot be used, because they may
     include an epoch that was disabled later.
     """
+    final = repository.list_final_times() if len(ledger.prices) > 1 else {}
     rewards: Counter[str] = Counter()
-    for (contributor, _), units in repository.sum_settled_units(until=number).items():
-        rewards[contributor] += compute_reward(units, ledger.price)
+    for (contributor, epoch), units in repository.sum_settled_units(until=number).items():
+        begun_at = final[epoch - 1] - ledger.windows if epoch and final else 0
+        rewards[contributor] += compute_reward(units, find_price(ledger.prices, begun_at))
     return {Address(contributor): reward for contributor, reward in sorted(rewards.items()) if reward}
 
 

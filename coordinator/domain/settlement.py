@@ -10,6 +10,7 @@ from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import ScheduledPrice
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
 """Time in seconds between attempts to post an epoch that the ledger refuses. It doubles up to the maximum."""
@@ -24,14 +25,19 @@ class Ledger:
     chain_id: int
     address: Address
     pool: PoolId
-    price: int
-    """Reward of 1,000,000 work units, in the token's smallest unit."""
+    prices: tuple[ScheduledPrice, ...]
+    """All prices of the pool, oldest first. The last one may not hold yet."""
     epoch_units: int
     """Maximum number of work units in one epoch."""
     epoch_length: int
     """Minimum time in seconds between two postings, by the chain's clock."""
     windows: int
     """Time in seconds from the posting of an epoch until it is final."""
+
+    @property
+    def highest_price(self) -> int:
+        """Highest price that work may get which is handed in now, of the present one and one that holds later."""
+        return max(each.reward_per_million for each in self.prices[-2:])
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import astuple, replace
 from covey.chain.contract import Contract, name_fields
 from covey.chain.deployment import Deployment
 from covey.chain.json_rpc import BlockTag, Call, ChainClient
+from covey.chain.pool_registry import PoolRegistry
 from covey.chain.structs import (
     Accusation,
     Balance,
@@ -19,16 +20,13 @@ from covey.chain.structs import (
     EpochRecord,
     Inclusion,
     OnChainCaseState,
-    PoolState,
-    PoolTerms,
     Settlement,
     SignedPermit,
     Unbonding,
 )
 from covey.chain.token import Token
-from covey.errors import OperatorError
 from covey.protocol.epochs import EpochHeader
-from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
+from covey.protocol.ids import Address, Hash, PoolId, Step
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 
 OMISSION_BOND = 10**15
@@ -37,70 +35,6 @@ MAX_URL = 256
 """Maximum length in bytes of a URL in `PoolRegistry.announce`."""
 CASE_GRACE = 86_400
 """Seconds after the veto window during which a case can be executed."""
-
-
-class PoolRegistry(Contract):
-    """Pools, their operators and their validators."""
-
-    NAME = "PoolRegistry"
-
-    def create_pool(self, terms: PoolTerms, validators: Sequence[Address], params: str) -> Call:
-        return self._write("createPool", astuple(terms), list(validators), params)
-
-    def start_pool(self, pool: PoolId) -> Call:
-        return self._write("startPool", pool)
-
-    def end_pool(self, pool: PoolId) -> Call:
-        return self._write("endPool", pool)
-
-    def announce(self, pool: PoolId, url: str, metadata_hash: Hash = ZERO_HASH) -> Call:
-        """Say where a pool is served. `url` has at most MAX_URL bytes."""
-        return self._write("announce", pool, url, metadata_hash)
-
-    def replace_validator(self, pool: PoolId, previous: Address, current: Address) -> Call:
-        return self._write("replaceValidator", pool, previous, current)
-
-    def pause(self) -> Call:
-        return self._write("pause")
-
-    def unpause(self) -> Call:
-        return self._write("unpause")
-
-    def is_open(self, pool: PoolId) -> bool:
-        """Return whether the pool accepts new stake and nodes."""
-        return bool(self._read("isOpen", pool))
-
-    def closes_at(self, pool: PoolId) -> int:
-        """Return the Unix time in seconds from which escrow and the operator's bond are released. 2**256 - 1 before the
-        pool ends.
-        """
-        return int(self._read("closesAt", pool))
-
-    def count_pools(self) -> int:
-        return int(self._read("poolCount"))
-
-    def get_terms(self, pool: PoolId) -> PoolTerms:
-        """Return the terms of a pool. Raises OperatorError("unknown_pool") if the pool does not exist."""
-        terms = PoolTerms(**name_fields(PoolTerms, self._read("getTerms", pool)))
-        if int(terms.trainer, 16) == 0:
-            raise OperatorError(
-                "unknown_pool",
-                f"pool {pool} does not exist on chain",
-                fix="Correct the pool number, or create a pool with covey pool create",
-            )
-        return terms
-
-    def operator_of(self, pool: PoolId) -> Address:
-        return Address(self._read("operatorOf", pool))
-
-    def state_of(self, pool: PoolId) -> PoolState:
-        return PoolState(self._read("stateOf", pool))
-
-    def is_validator(self, pool: PoolId, account: Address) -> bool:
-        return bool(self._read("isValidator", pool, account))
-
-    def get_validators(self, pool: PoolId) -> list[Address]:
-        return list(self._read("getValidators", pool))
 
 
 class NodeRegistry(Contract):

@@ -274,6 +274,8 @@ def _raise_slash(terms: PoolTerms, params: PoolParams) -> Remedy | None:
 
 def _lower_reward(terms: PoolTerms, params: PoolParams) -> Remedy | None:
     for reward in _walk_down(terms.reward_per_million):
+        if not compute_reward(params.max_task_units, reward):
+            break  # Work that is paid nothing deters, but nobody does it.
         if _is_enough(replace(terms, reward_per_million=reward), params):
             return Remedy(values={"reward_per_million": reward}, change=terms.reward_per_million / reward)
     return None

@@ -64,8 +64,32 @@ class PoolAnnounced(Event):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolRefunded(Event):
     pool: PoolId
-    operator: Address
+    recipient: Address
     amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleProposed(Event):
+    pool: PoolId
+    role: int
+    """The role; see `PoolRole`."""
+    account: Address
+    start: int
+    """Unix time in seconds from which the account holds the role. In the past if a proposal was cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceSet(Event):
+    pool: PoolId
+    reward_per_million: int
+    start: int
+    """Unix time in seconds from which epochs that begin have the price. In the past if a change was cancelled."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeirSet(Event):
+    pool: PoolId
+    heir: Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +327,9 @@ class EquivocationSlashed(Event):
     amount: int
 
 
-PoolEvent = PoolCreated | PoolStarted | PoolEnded | PoolAnnounced | ValidatorReplaced
+PoolEvent = (
+    PoolCreated | PoolStarted | PoolEnded | PoolAnnounced | ValidatorReplaced | RoleProposed | PriceSet | HeirSet
+)
 NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdrawn
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
 EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed | PayeeSet

@@ -17,6 +17,15 @@ class PoolState(IntEnum):
     ENDED = 3
 
 
+class PoolRole(IntEnum):
+    """Role that one account holds in a pool, and that the operator can pass to another account."""
+
+    OPERATOR = 0
+    SIGNER = 1
+    TRAINER = 2
+    ARBITER = 3
+
+
 class BondKind(IntEnum):
     """Role of the account that bonded a stake."""
 
@@ -52,6 +61,8 @@ class ChallengeState(IntEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolTerms:
     """Parameters of a pool that the contracts need, in the contracts' order. IPoolRegistry.sol documents each of them.
+
+    Price, signer, trainer, arbiter and heir can change. The contracts then return the present ones.
 
     Amounts are in the token's smallest unit, windows in seconds.
     """
@@ -120,6 +131,17 @@ class PoolTerms:
     """Maximum number of verdicts that one epoch pays."""
     params_hash: Hash
     """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleHolder:
+    """Account that holds a role, and the one that was proposed for it."""
+
+    account: Address
+    next: Address
+    """Account that will hold the role. ZERO_ADDRESS if no change is pending."""
+    next_from: int
+    """Unix time in seconds from which `next` holds the role. 0 if no change is pending."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

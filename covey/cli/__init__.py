@@ -29,6 +29,7 @@ from covey.cli import (
     payouts,
     policy_commands,
     pool,
+    pool_changes,
     pool_end,
     pool_open,
     pool_pause,
@@ -90,6 +91,9 @@ pool.pool.command("pause")(pool_pause.pool_pause)
 pool.pool.command("resume")(pool_pause.pool_resume)
 pool.pool.command("end")(pool_end.pool_end)
 pool.pool.command("refund")(pool_end.pool_refund)
+pool.pool.command("price")(pool_changes.pool_price)
+pool.pool.command("rotate")(pool_changes.pool_rotate)
+pool.pool.command("heir")(pool_changes.pool_heir)
 app.add_typer(filter_command.tasks, name="tasks")
 filter_command.tasks.command("import")(dataset_commands.tasks_import)
 filter_command.tasks.command("check")(dataset_commands.tasks_check)

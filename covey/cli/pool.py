@@ -40,6 +40,10 @@ def pool_create(
             "tokens are written into the parameters if the file does not set them."
         ),
     ] = None,
+    signer: Annotated[
+        str | None,
+        typer.Option(help="Address of the key that signs promises and posts epochs. Without it, that of the operator."),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Create the pool without asking even if one account holds several roles.")
     ] = False,
@@ -56,7 +60,10 @@ def pool_create(
 
     Example: `covey pool create pool.toml --model my-chat-model --deployment deployment.json --key-file operator.key`
     """
+    from dataclasses import replace
+
     from covey.console.account import read_pool_file
+    from covey.console.addresses import read_address
     from covey.console.pool_terms import (
         describe_deterrence,
         list_weaknesses,
@@ -66,6 +73,8 @@ def pool_create(
 
     account = options.open_account(deployment, key_file, folder=folder)
     terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
+    if signer is not None:
+        terms = replace(terms, signer=read_address(signer))
     require_separate_roles(file, terms, validators, account.wallet.address)
     if not force:
         require_strong_terms(file, terms, params)
@@ -146,7 +155,8 @@ def pool_show(
     Example: `covey pool show mypool`
     """
     from covey.chain.amounts import Amount
-    from covey.chain.structs import PoolState
+    from covey.chain.structs import PoolRole, PoolState
+    from covey.protocol.ids import ZERO_ADDRESS
 
     account = options.open_account(deployment, None, pool, folder=folder)
     pools, unit = account.contracts.pools, account.get_unit(raw=raw or as_json)
@@ -154,7 +164,10 @@ def pool_show(
     values: dict[str, Any] = {
         "state": pools.state_of(account.pool).name.lower(),
         "operator": pools.operator_of(account.pool),
+        "signer": terms.signer,
         "trainer": terms.trainer,
+        "arbiter": terms.arbiter,
+        "heir": None if terms.heir == ZERO_ADDRESS else terms.heir,
         "params_hash": terms.params_hash,
         "reward_per_million": Amount(terms.reward_per_million, unit),
         "min_stake": Amount(terms.min_stake, unit),
@@ -165,6 +178,15 @@ def pool_show(
         "policies": account.contracts.policies.steps_of(account.pool),
         "epochs": account.contracts.ledger.epochs_of(account.pool),
     }
+    newest, now = pools.get_prices(account.pool)[-1], account.get_time()
+    if newest.start > now:
+        values["next_reward_per_million"] = Amount(newest.reward_per_million, unit)
+        values["next_price_from"] = Moment(newest.start, now)
+    for role in PoolRole:
+        holder = pools.get_role(account.pool, role)
+        if holder.next != ZERO_ADDRESS:
+            values[f"next_{role.name.lower()}"] = holder.next
+            values[f"next_{role.name.lower()}_from"] = Moment(holder.next_from, now)
     if pools.state_of(account.pool) is PoolState.ENDED:
         values["refund_from"] = Moment(pools.closes_at(account.pool), account.get_time())
     show(values, as_json)

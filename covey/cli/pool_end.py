@@ -83,7 +83,7 @@ def pool_refund(
     raw: Raw = False,
     as_json: Json = False,
 ) -> None:
-    """Return the uncommitted escrow of a closed pool to the operator. Operator only.
+    """Return the uncommitted escrow of a closed pool to its heir, or to the operator. Anyone can run it.
 
     Example: `covey pool refund mypool`
     """

@@ -83,6 +83,8 @@ def _require_withdrawable(account: "Account", kind: str, unit: "TokenUnit") -> N
 
     stakes, owner, bond = account.contracts.stakes, account.wallet.address, account.bond_kind(kind)
     unbondings, now = stakes.unbondings_of(account.pool, bond, owner), account.get_time()
+    if bond is BondKind.OPERATOR and now >= account.contracts.pools.closes_at(account.pool):
+        return  # The bond of a closed pool needs no unbonding.
     if not unbondings:
         raise OperatorError(
             "nothing_to_withdraw",

@@ -98,7 +98,6 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (terms.accept_penalty > terms.validator_bond, "accept_penalty exceeds validator_bond"),
         (terms.light_slash_bps > 10_000, "light_slash_bps exceeds 10,000"),
         (terms.arbiter in validators, "the arbiter is also a validator"),
-        (terms.arbiter == terms.signer, "the arbiter is also the signer"),
         (
             terms.epoch_units < params.max_task_units,
             f"epoch_units is less than {params.max_task_units}, so a task may not fit in an epoch",
@@ -134,6 +133,8 @@ def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Ad
             f"{', '.join(examples)} in [terms] of {file} are example addresses, whose keys nobody has",
             fix="Create keys with covey wallet new and write the addresses that it prints",
         )
+    if terms.arbiter == terms.signer:
+        raise _refuse(file, [f"the arbiter {terms.arbiter} is also the signer"])
     if terms.arbiter == operator:
         raise _refuse(file, [f"the arbiter {operator} is also the operator, whose key signs this transaction"])
 

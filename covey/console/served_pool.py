@@ -38,7 +38,9 @@ def _require_pool_of(folder: Path, served: PoolView, url: str) -> None:
     if None not in (deployment.start_hash, served.start_hash):  # test networks can have equal numbers and contracts
         ours["first block"], theirs["first block"] = deployment.start_hash, served.start_hash
     if place.kind == "operator":
-        ours["operator"], theirs["operator"] = load_key(place.key_file).address, served.operator
+        address = load_key(place.key_file).address
+        ours["operator"] = address
+        theirs["operator"] = address if address == served.signer else served.operator
     wrong = [f"{name} is {theirs.get(name)}, not {value}" for name, value in ours.items() if theirs.get(name) != value]
     if wrong:
         raise OperatorError(

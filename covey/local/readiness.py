@@ -114,7 +114,7 @@ class Readiness:
                 f"a service that is not the folder's coordinator listens on port {settings.port}: {error.message}",
                 settings.port,
             ) from error
-        if (view.pool, view.operator, named) != (settings.pool, load_key(settings.key_file).address, deployment):
+        if (view.pool, view.signer, named) != (settings.pool, load_key(settings.key_file).address, deployment):
             other = f"pool {view.pool} of {view.operator}, chain {view.chain_id}"
             raise self._refuse(
                 "other_coordinator",

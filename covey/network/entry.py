@@ -21,7 +21,7 @@ from covey.network.coordinator_client import CoordinatorClient
 from covey.network.policies import Policies
 from covey.network.pool_view import require_same_contracts
 from covey.protocol.eip712 import Domain
-from covey.protocol.ids import Address, PoolId
+from covey.protocol.ids import PoolId
 from covey.protocol.params import PoolParams, TrainingParams
 from covey.runtime.settings import RoleSettings
 from covey.shardcast.downloader import Downloader
@@ -38,7 +38,6 @@ class Network:
     pool: PoolId
     params: PoolParams
     terms: PoolTerms
-    operator: Address
     wallet: Wallet
     chain: ChainClient
     contracts: Contracts
@@ -131,7 +130,6 @@ async def join(
     data_sets: DataSetCatalog | None = None
     try:
         params, relays = await _read_pool(coordinator, deployment, pool, terms, settings.relays)
-        operator = contracts.pools.operator_of(pool)
         data_sets = DataSetCatalog(settings.datasets, relays=relays, cache=settings.home / "datasets")
         for digest in list_digests(get_spec(params)) if opens_data_sets else ():
             await asyncio.to_thread(data_sets, digest)
@@ -144,7 +142,6 @@ async def join(
         pool=pool,
         params=params,
         terms=terms,
-        operator=operator,
         wallet=wallet,
         chain=chain,
         contracts=contracts,

@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
@@ -98,8 +98,9 @@ def list_market(history: History, *, is_devnet: bool, only: PoolId | None = None
     With `is_devnet`, coordinators on private networks are asked, too.
     Raises OperatorError("unknown_pool") if there is no pool `only`.
     """
-    contracts, created = history.contracts, history.list_pools()
-    states = {event.pool: contracts.pools.state_of(event.pool) for event in created}
+    contracts, pools = history.contracts, history.contracts.pools
+    created = [replace(event, operator=pools.operator_of(event.pool)) for event in history.list_pools()]
+    states = {event.pool: pools.state_of(event.pool) for event in created}
     chosen = [event for event in created if event.pool == only or (only is None and _is_open(states[event.pool]))]
     if only is not None and not chosen:
         contracts.pools.get_terms(only)

@@ -2,7 +2,12 @@
 
 An epoch reserves `compute_reward` of all its units. Each contributor earns `compute_reward` of its own units of the
 epoch. So the contributors of an epoch never earn more than the epoch reserves.
+
+A price changes with a delay. The price of an epoch is the one that held when the previous epoch was posted.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 PRICED_UNITS = 1_000_000
 """Number of units that the price of a pool is for. A unit is one completion token."""
@@ -14,3 +19,29 @@ def compute_reward(units: int, reward_per_million: int) -> int:
     Example: 1,500 units at a price of 2,000 earn 3, and 1,499 units earn 2.
     """
     return units * reward_per_million // PRICED_UNITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledPrice:
+    """A price and when it holds. Example: `ScheduledPrice(reward_per_million=2000, start=0)`."""
+
+    reward_per_million: int
+    """Reward of 1,000,000 units, in the token's smallest unit."""
+    start: int
+    """Unix time in seconds. The price holds for epochs that begin then or later, until the next price."""
+
+
+def find_price(prices: Sequence[ScheduledPrice], begun_at: int) -> int:
+    """Return the price of an epoch that began at a time. `prices` are all prices of the pool, oldest first.
+
+    An epoch begins when the previous one is posted, and the first one at time 0.
+    """
+    return next(each.reward_per_million for each in reversed(prices) if each.start <= begun_at)
+
+
+def compute_start(*, present: int, price: int, now: int, challenge_window: int, unbond_window: int) -> int:
+    """Return the time from which a new price would hold: a raise after one window, a lowering after the other.
+
+    A contributor that does not accept a lower price has time to leave with its stake.
+    """
+    return now + (challenge_window if price > present else unbond_window)

@@ -4,6 +4,7 @@ pragma solidity 0.8.30;
 import {Challenge, ChallengeState, IEpochLedger, InclusionPromise} from
     "../../contracts/interfaces/IEpochLedger.sol";
 import {IPayouts} from "../../contracts/interfaces/IPayouts.sol";
+import {Role} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
 import {OmissionFixture} from "./OmissionFixture.sol";
 
@@ -196,6 +197,19 @@ contract OmissionTest is OmissionFixture {
         refuse(forged, given);
         receipt.pool = 99;
         refuse(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, address(0)), given);
+    }
+
+    /// The promise names a time at which the operator was the signer.
+    function test_WhenTheSignerWasReplaced_ItsEarlierPromisesStayValid() public {
+        vm.prank(operator);
+        pools.proposeRole(pool, Role.Signer, trainer);
+        vm.warp(START + 25);
+        uint64 late = uint64(START + 20);
+        bytes32 digest = ledger.digestCountersignature(receiptHash, late, late);
+        InclusionPromise memory forged = InclusionPromise(late, late, sign(OPERATOR_KEY, digest));
+        refuse(abi.encodeWithSelector(IEpochLedger.InvalidSignature.selector, trainer), forged);
+        challenge(makePromise(DUE));
+        assertTrue(ledger.getChallenge(receiptHash).state == ChallengeState.Open);
     }
 
     /// An operator could promise a receipt that it invented, but no node of the contributor has signed it.

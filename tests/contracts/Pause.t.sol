@@ -8,7 +8,6 @@ import {EpochRecord} from "../../contracts/interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "../../contracts/interfaces/INodeRegistry.sol";
 import {IPolicyRegistry} from "../../contracts/interfaces/IPolicyRegistry.sol";
 import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
-import {IEpochLedger} from "../../contracts/interfaces/IEpochLedger.sol";
 import {Accusation} from "../../contracts/interfaces/ISlashingCourt.sol";
 import {Fixture} from "./Fixture.sol";
 
@@ -25,9 +24,6 @@ contract PauseTest is Fixture {
         vm.expectRevert(abi.encodeWithSelector(IStakeManager.PoolNotOpen.selector, pool));
         vm.prank(contributor);
         stakes.stake(pool, BondKind.CONTRIBUTOR, 1);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.PoolNotOpen.selector, pool));
-        vm.prank(operator);
-        ledger.fundPool(pool, 1);
         vm.expectRevert(abi.encodeWithSelector(IPolicyRegistry.PoolNotActive.selector, pool));
         vm.prank(trainer);
         policies.publish(pool, 0, keccak256("0"));
@@ -36,6 +32,17 @@ contract PauseTest is Fixture {
         bytes memory its = sign(0x1D, digest);
         vm.expectRevert(abi.encodeWithSelector(INodeRegistry.PoolNotOpen.selector, pool));
         nodes.registerNode(pool, contributor, vm.addr(0x1D), START, mine, its);
+    }
+
+    /// An honest operator must be able to pay for what it promised, and a validator to bond what a penalty took.
+    function test_WhenPaused_FundingAndBondsGoOn() public {
+        pause();
+        give(operator, pool, 5);
+        bond(operator, BondKind.OPERATOR, 7);
+        bond(validators[0], BondKind.VALIDATOR, 9);
+        assertEq(ledger.escrowOf(pool), 1_000_005);
+        assertEq(stakes.stakeOf(pool, BondKind.OPERATOR, operator), 1007);
+        assertEq(stakes.stakeOf(pool, BondKind.VALIDATOR, validators[0]), 29);
     }
 
     function test_WhenPaused_ExitsClaimsAndCasesGoOn() public {

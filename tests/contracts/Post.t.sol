@@ -40,9 +40,9 @@ contract PostTest is Fixture {
         assertEq(ledger.owedOf(pool), 333);
     }
 
-    function test_WhenCallerIsNotOperator_ItReverts() public {
+    function test_WhenCallerIsNotSigner_ItReverts() public {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
-        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotOperator.selector, pool, arbiter));
+        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotSigner.selector, pool, arbiter));
         vm.prank(arbiter);
         ledger.post(header);
     }

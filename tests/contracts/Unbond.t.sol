@@ -22,6 +22,12 @@ contract UnbondTest is Fixture {
         assertEq(leaving[1].availableAt, START + 25);
     }
 
+    function test_WhenTheBondIsTheOperators_OnlyTheOperatorUnbonds() public {
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NotOperator.selector, pool, stranger));
+        vm.prank(stranger);
+        stakes.unbond(pool, BondKind.OPERATOR, 1000);
+    }
+
     function test_WhenAmountIsZeroOrTooLarge_ItReverts() public {
         vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         unbond(0);

@@ -40,6 +40,22 @@ contract WithdrawTest is Fixture {
         assertEq(token.balanceOf(validators[0]), 20);
     }
 
+    function test_WhenThePoolIsClosed_AnyoneReturnsTheBondThatWasNotUnbonded() public {
+        vm.prank(operator);
+        stakes.unbond(pool, BondKind.OPERATOR, 400);
+        vm.prank(operator);
+        pools.endPool(pool);
+        vm.warp(START + 100);
+        vm.expectEmit();
+        emit IStakeManager.StakeWithdrawn(pool, operator, BondKind.OPERATOR, 1000);
+        vm.prank(stranger);
+        stakes.withdraw(pool, BondKind.OPERATOR);
+        assertEq(token.balanceOf(operator), 1000);
+        assertEq(stakes.unbondingsOf(pool, BondKind.OPERATOR, operator).length, 0);
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NothingToWithdraw.selector));
+        stakes.withdraw(pool, BondKind.OPERATOR);
+    }
+
     function test_WhenTheOperatorLeaves_ItWaitsUntilThePoolIsClosed() public {
         vm.prank(operator);
         stakes.unbond(pool, BondKind.OPERATOR, 1000);

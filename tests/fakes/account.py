@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typer.testing import CliRunner
 
 from covey import cli
-from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState, Unbonding
+from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState, RoleHolder, Unbonding
 from covey.chain.wallet import wallet_from_key
 from covey.console import account
 from covey.errors import TransientError
+from covey.protocol.ids import ZERO_ADDRESS
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
+from covey.protocol.prices import ScheduledPrice
 
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
@@ -88,6 +90,9 @@ class FakeAccount(account.Account):
                 ALICE,
                 get_terms=SimpleNamespace(
                     trainer=ALICE,
+                    signer=ALICE,
+                    arbiter=BOB,
+                    heir=ZERO_ADDRESS,
                     params_hash=HASH,
                     reward_per_million=3_000_000,
                     min_stake=5,
@@ -98,6 +103,8 @@ class FakeAccount(account.Account):
                 state_of=PoolState.ACTIVE,
                 operator_of=ALICE,
                 get_validators=[ALICE],
+                get_prices=(ScheduledPrice(reward_per_million=3_000_000, start=0),),
+                get_role=RoleHolder(account=ALICE, next=ZERO_ADDRESS, next_from=0),
                 count_pools=7,
             ),
             policies=Contract(ALICE, steps_of=4),

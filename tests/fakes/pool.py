@@ -34,6 +34,7 @@ from covey.protocol.execution_contract import ExecutionContract
 from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.params import EnvironmentParams, PoolParams
+from covey.protocol.prices import ScheduledPrice
 from covey.protocol.running_sums import Sums
 from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision, Reason, compute_severity
@@ -51,7 +52,7 @@ def make_ledger(**changes: Any) -> Ledger:
         "chain_id": 1,
         "address": make_address("ledger"),
         "pool": PoolId(POOL),
-        "price": 3_000_000,
+        "prices": (ScheduledPrice(reward_per_million=3_000_000, start=0),),
         "epoch_units": 10**6,
         "epoch_length": 20,
         "windows": 20,

@@ -55,12 +55,13 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
     network = SimpleNamespace(
         pool=1,
         params=make_model_params(),
-        operator=deploy.derive_wallet("test", "operator").address,
         wallet=deploy.derive_wallet("test", "node"),
         coordinator=coordinator,
         chain=SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=1000)),
         contracts=SimpleNamespace(
-            policies=SimpleNamespace(steps_of=lambda pool: 1), ledger=SimpleNamespace(epochs_of=lambda pool: 0)
+            policies=SimpleNamespace(steps_of=lambda pool: 1),
+            ledger=SimpleNamespace(epochs_of=lambda pool: 0),
+            pools=SimpleNamespace(signer_at=lambda pool, at: deploy.derive_wallet("test", "operator").address),
         ),
         policies=SimpleNamespace(
             get_record_hash=lambda version: MANIFEST,

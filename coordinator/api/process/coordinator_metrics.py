@@ -49,7 +49,7 @@ def _read_chain(ctx: Context) -> Iterator[Metric]:
 
 
 def _read_balance(ctx: Context, node: ChainClient) -> Iterator[Metric]:
-    ether = node.get_balance(ctx.operator.address) / 10**ETHER.decimals
+    ether = node.get_balance(ctx.signer.address) / 10**ETHER.decimals
     yield build_gauge("covey_operator_balance_ether", "Ether of the operator's account, which pays for gas.", ether)
 
 

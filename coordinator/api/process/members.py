@@ -26,10 +26,10 @@ class Members:
     """The addresses of each role. Example: `members.add_node(address)`."""
 
     def __init__(
-        self, database: Database, chain: ChainState, *, pool: int, trainer: Address, operator: Address
+        self, database: Database, chain: ChainState, *, pool: int, trainer: Address, operators: tuple[Address, ...]
     ) -> None:
         self._database, self._chain, self._pool = database, chain, pool
-        self._trainer, self._operator = trainer, operator
+        self._trainer, self._operators = trainer, operators
         self._nodes: set[str] = set()
         """Lower-case addresses of all nodes that are or were registered."""
 
@@ -80,6 +80,6 @@ class Members:
         named = {
             Role.VALIDATOR: self._chain.active_validators,
             Role.TRAINER: (self._trainer,),
-            Role.OPERATOR: (self._operator,),
+            Role.OPERATOR: self._operators,
         }
         return any(address.lower() == each.lower() for each in named[role])

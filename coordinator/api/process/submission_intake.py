@@ -100,4 +100,6 @@ class Intake:
 
     def _record(self, repository: Repository, items: Sequence[VerifiedReceipt]) -> list[Countersigned | CoveyError]:
         ctx = self._ctx
-        return submissions.record_receipts(repository, ctx.params, items, price=ctx.ledger.price, now=ctx.clock())
+        return submissions.record_receipts(
+            repository, ctx.params, items, price=ctx.ledger.highest_price, now=ctx.clock()
+        )

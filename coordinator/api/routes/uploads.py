@@ -84,7 +84,7 @@ def _countersign(ctx: Context, receipt: messages.Receipt) -> Countersigned:
         signed_at=signed_at,
         due_by=signed_at + promised_times.compute_promise_seconds(ctx.params, ctx.ledger.epoch_length),
     )
-    return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.operator))
+    return Countersigned(message=promise, signature=eip712.sign(promise, ctx.ledger_domain, ctx.signer))
 
 
 def _require_size(ctx: Context, size: int) -> None:

@@ -132,9 +132,9 @@ def check_named_on_chain(seen: Snapshot) -> Check:
         is_named, named = pool.is_validator, "a validator"
     else:
         is_trainer = seen.role == "trainer"
-        holder = pool.terms.trainer if is_trainer else pool.operator
+        holder = pool.terms.trainer if is_trainer else pool.terms.signer
         fix = f"Set key_file to the key of {holder}"
-        is_named, named = holder == key, "the trainer" if is_trainer else "the operator"
+        is_named, named = holder == key, "the trainer" if is_trainer else "the signer"
     if not is_named:
         return fail("role", f"{key} is not {named} of pool {number}", fix)
     return ok("role", f"{key} is {named} of pool {number}")

@@ -45,6 +45,8 @@ class PoolView(Body):
     """The pool's terms in the contract, by field name of `PoolTerms`. Amounts are in the token's smallest unit."""
     requirements: Requirements
     operator: AddressText
+    signer: AddressText
+    """Account that signs promises and posts epochs, whose key the coordinator has."""
     chain_id: int
     contracts: dict[str, AddressText]
     token: AddressText

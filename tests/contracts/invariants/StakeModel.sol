@@ -121,7 +121,13 @@ abstract contract StakeModel is Fixture {
         return isSeated && totalOf(account, BondKind.VALIDATOR) >= 20;
     }
 
+    /// The operator's bond is the pool's, and every account reads it.
+    function isOwner(address account, BondKind kind) internal view returns (bool) {
+        return kind != BondKind.OPERATOR || account == operator;
+    }
+
     function totalOf(address account, BondKind kind) internal view returns (uint256) {
+        if (!isOwner(account, kind)) return 0;
         Balance memory balance = stakes.getBalance(pool, kind, account);
         return uint256(balance.bonded) + balance.leaving;
     }

@@ -56,7 +56,7 @@ async def party(request: pytest.FixtureRequest, harness: CoordinatorHarness) -> 
     domains = {"ledger_domain": harness.ctx.ledger_domain, "receipt_domain": harness.ctx.receipt_domain}
     if request.param == "fake":
         client = FakeCoordinator(
-            node=harness.wallet("node").address, operator=harness.ctx.operator, orders=[make_task()], **domains
+            node=harness.wallet("node").address, operator=harness.ctx.signer, orders=[make_task()], **domains
         )
         claim = lambda: client.claim_task(instance=INSTANCE, free_slots=1, cached_version=None, wait_seconds=0)  # noqa: E731
         yield Party(client=client, claim=claim, harness=harness, **domains)
@@ -78,12 +78,12 @@ async def test_submit__lawful__gives_a_promise_that_a_worker_accepts(party: Part
     task = await party.claim()
     receipt = party.receipt(task, FILE)
     answer = await party.submit(receipt, FILE)
-    operator = party.harness.ctx.operator.address
+    operator = party.harness.ctx.signer.address
     require_promise(
         answer,
         receipt,
         domain=party.ledger_domain,
-        operator=operator,
+        signer=operator,
         first_time=answer.signed_at,
         now=answer.signed_at,
         draw_seconds=1,

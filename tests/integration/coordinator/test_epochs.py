@@ -240,7 +240,7 @@ async def test_challenge__upheld_although_an_epoch_holds_it__the_next_claim_is_l
 
 def record_work(harness: CoordinatorHarness, count: int) -> None:
     """Insert accepted submissions with true promises, as if they had been submitted and judged."""
-    wallet, operator, ctx = harness.wallet("node"), harness.ctx.operator, harness.ctx
+    wallet, operator, ctx = harness.wallet("node"), harness.ctx.signer, harness.ctx
     now = harness.chain.now()
     deadline = now + 1
     with ctx.database.write() as rows:
@@ -287,11 +287,11 @@ async def test_challenges__dozens_of_included_receipts__are_all_answered_in_two_
     harness.chain.advance(30)
     client.request("anvil_setBlockTimestampInterval", 0)  # all are opened at one time, on a machine of any speed
     receipts = [await challenge(harness, row) for row in settled]
-    sent, opened_at = client.count_transactions(harness.ctx.operator.address), harness.chain.now()
+    sent, opened_at = client.count_transactions(harness.ctx.signer.address), harness.chain.now()
     client.request("anvil_setBlockTimestampInterval", 1)
     await harness.follow()
     assert {ledger.get_challenge(receipt).state for receipt in receipts} == {ChallengeState.ANSWERED}
-    assert client.count_transactions(harness.ctx.operator.address) - sent == 2
+    assert client.count_transactions(harness.ctx.signer.address) - sent == 2
     assert harness.chain.now() - opened_at < 10
     assert client.get_balance(ledger.address) == 0
     with harness.ctx.database.read() as rows:

@@ -58,7 +58,7 @@ async def test_settlement__posted_epoch_is_reorganised_away__is_posted_again_onc
     fresh: CoordinatorHarness, depth: int
 ):
     harness, ledger, pool = fresh, fresh.chain.contracts.ledger, PoolId(fresh.ctx.config.pool)
-    client, operator = harness.chain.client, harness.ctx.operator.address
+    client, operator = harness.chain.client, harness.ctx.signer.address
     await harness.follow()
     await work(harness, 0)
     harness.run_job("settle")

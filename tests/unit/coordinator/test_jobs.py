@@ -40,7 +40,9 @@ def ctx(pool: FakePool, tmp_path: Path) -> SimpleNamespace:
         ledger=make_ledger(),
         client=SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=int(pool.now))),
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
-        contracts=SimpleNamespace(ledger=FakeLedger()),
+        contracts=SimpleNamespace(
+            ledger=FakeLedger(), pools=SimpleNamespace(get_prices=lambda pool: make_ledger().prices)
+        ),
         config=SimpleNamespace(pool=POOL, finality="latest"),
         chain=SimpleNamespace(
             validators=pool.validators, active_validators=frozenset(pool.validators), report_outdated=lambda: None

@@ -48,7 +48,7 @@ def require(answer: SubmissionResponse, receipt: messages.Receipt, *, first: int
         answer,
         receipt,
         domain=LEDGER,
-        operator=OPERATOR.address,
+        signer=OPERATOR.address,
         first_time=first,
         now=last,
         draw_seconds=50,

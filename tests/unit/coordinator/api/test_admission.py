@@ -60,7 +60,7 @@ class Gate:
         self.now, self.admitted = float(NOW), list[tuple[str | None, bytes]]()
         self.looked_up: list[str] = []
         chain = SimpleNamespace(active_validators=frozenset([VALIDATOR.address]), bonds={})
-        self.members = Members(self, chain, pool=1, trainer=TRAINER.address, operator=OPERATOR.address)  # type: ignore[arg-type]
+        self.members = Members(self, chain, pool=1, trainer=TRAINER.address, operators=(OPERATOR.address,))  # type: ignore[arg-type]
         self.members.add_node(NODE.address)
         self.admission = Admission(
             self.run,

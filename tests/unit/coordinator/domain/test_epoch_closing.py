@@ -10,6 +10,7 @@ from coordinator.db.repository import Repository
 from coordinator.domain import epoch_closing, settlement
 from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.prices import ScheduledPrice
 from covey.protocol.status import SubmissionState
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
 from tests.fakes.triggers import Triggers
@@ -29,6 +30,7 @@ def ctx(earning: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S
         ledger=LEDGER,
         store=ObjectStore.open(f"file://{tmp_path}", LinkSigner(secret=b"s", base_url="http://x")),
         config=SimpleNamespace(pool=POOL),
+        contracts=SimpleNamespace(pools=SimpleNamespace(get_prices=lambda pool: LEDGER.prices)),
         jobs=Triggers(),
     )
 
@@ -109,7 +111,7 @@ def test_record_closed__epoch_disabled_meanwhile__is_computed_again(ctx: SimpleN
 
 def test_build_epoch__price_that_does_not_divide__rounds_each_contributor_and_epoch_down(earning: FakePool):
     """31 units earn 31 x 0.15 = 4.65, so 4. In either later epoch 6 units earn 0.9, so 0, and not 43 x 0.15 = 6.45."""
-    ledger = make_ledger(epoch_units=60, price=150_000)
+    ledger = make_ledger(epoch_units=60, prices=(ScheduledPrice(reward_per_million=150_000, start=0),))
     rewards = []
     for number, units in enumerate((31, 6, 6)):
         earning.decide(earning.work("a", units=units))
@@ -123,6 +125,29 @@ def test_build_epoch__price_that_does_not_divide__rounds_each_contributor_and_ep
             rows.get_epoch(number).posted_block = 1
         rewards += closed.rewards.values()
     assert rewards == [4, 4, 4]
+
+
+def test_build_epoch__price_changed__is_that_of_the_time_when_the_previous_epoch_was_posted(earning: FakePool):
+    """The windows last 20 s. Epoch 0 is final at 120, so it was posted at 100, when the raise of time 100 held."""
+    prices = tuple(ScheduledPrice(reward_per_million=p * 10**6, start=t) for p, t in ((3, 0), (5, 100), (7, 101)))
+    ledger, found = make_ledger(epoch_units=60, prices=prices), []
+    for number, final_at in enumerate((120, 121, 200)):
+        earning.decide(earning.work("a", units=10))
+        assert begin(earning) == number
+        with earning.database.write() as rows:
+            epoch_closing.put_leaves(rows, ledger, number, [each for each, _ in rows.list_unsettled()])
+            leaves = epoch_closing.list_leaves(rows, number)
+            assert epoch_closing.record_filled(rows, number, leaves, epoch_closing.compute_work_root(leaves))
+            if number == 1:
+                rows.get_epoch(0).final_at = None
+                with pytest.raises(TransientError, match="no price before epoch 0 is posted"):
+                    epoch_closing.build_epoch(rows, ledger, number)
+                rows.get_epoch(0).final_at = 120
+            closed = epoch_closing.build_epoch(rows, ledger, number)
+            assert epoch_closing.record_closed(rows, closed)
+            rows.get_epoch(number).posted_block, rows.get_epoch(number).final_at = 1, final_at
+        found += closed.rewards.values()
+    assert found == [30, 30 + 50, 30 + 50 + 70]
 
 
 def test_close_epoch__two_processes__one_closes_it_and_the_other_changes_nothing(

@@ -38,7 +38,10 @@ def test_json__pool_show__every_value_once(opened):
     assert found == {
         "state": "active",
         "operator": ALICE,
+        "signer": ALICE,
         "trainer": ALICE,
+        "arbiter": BOB,
+        "heir": None,
         "params_hash": HASH,
         "reward_per_million": 3_000_000,
         "min_stake": 5,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.protocol.prices import compute_reward
+from covey.protocol.prices import ScheduledPrice, compute_reward, compute_start, find_price
 from tests.vectors.make import HERE
 
 pytestmark = pytest.mark.unit
@@ -24,7 +24,7 @@ def test_compute_reward__units_at_a_price__is_rounded_down(units: int, price: in
 
 @given(UNITS, st.integers(0, 2**96 - 1))
 def test_compute_reward__units_of_contributors__never_earn_more_than_their_epoch(units: list[int], price: int):
-    """The epoch reserves at most one unit of the token more per contributor than they earn."""
+    """The epoch reserves less than one unit of the token more per contributor than they earn."""
     left = compute_reward(sum(units), price) - sum(compute_reward(each, price) for each in units)
     assert 0 <= left <= max(0, len(units) - 1)
 
@@ -34,3 +34,14 @@ def test_compute_reward__vectors__are_what_the_contract_computes_too():
     assert len(rows) == 7
     for row in rows:
         assert int(row["units"]) * int(row["price"]) // 1_000_000 == int(row["reward"])
+
+
+@pytest.mark.parametrize(("begun_at", "price"), [(0, 3), (99, 3), (100, 5), (100 + 899, 5), (1000, 2), (10**9, 2)])
+def test_find_price__epoch_began__has_the_newest_price_that_held(begun_at: int, price: int):
+    prices = [ScheduledPrice(reward_per_million=p, start=start) for p, start in ((3, 0), (5, 100), (2, 1000))]
+    assert find_price(prices, begun_at) == price
+
+
+@pytest.mark.parametrize(("price", "start"), [(6, 1010), (4, 1500), (0, 1500)])
+def test_compute_start__raise_or_lowering__waits_its_window(price: int, start: int):
+    assert compute_start(present=5, price=price, now=1000, challenge_window=10, unbond_window=500) == start
