@@ -16,7 +16,6 @@ from coordinator.db.models import (
     ContributorRow,
     EpochRow,
     NodeRow,
-    RewardRow,
     StepRow,
     SubmissionRow,
     TaskRow,
@@ -177,8 +176,6 @@ class SubmissionSums(NamedTuple):
     submissions: int
     undecided: int
     accepted: int
-    units_settled: int
-    """Units in epochs that stand."""
     units_waiting: int
     """Units of accepted submissions that no epoch holds."""
 
@@ -256,16 +253,21 @@ class PageQueries:
 
     def sum_submissions(self, contributor: str) -> SubmissionSums:
         """Sums over all submissions of a contributor."""
-        is_accepted, is_held = SubmissionRow.decision == Decision.ACCEPT, SubmissionRow.epoch.is_not(None)
+        is_accepted, is_unheld = SubmissionRow.decision == Decision.ACCEPT, SubmissionRow.epoch.is_(None)
         query = select(
             func.count(),
             func.count().filter(SubmissionRow.state == SubmissionState.SUBMITTED),
             func.count().filter(is_accepted),
-            func.coalesce(func.sum(SubmissionRow.units).filter(is_held), 0),
-            func.coalesce(func.sum(SubmissionRow.units).filter(is_accepted, ~is_held), 0),
+            func.coalesce(func.sum(SubmissionRow.units).filter(is_accepted, is_unheld), 0),
         )
         found = self.session.execute(query.where(SubmissionRow.contributor == contributor)).one()
         return SubmissionSums(*(int(value) for value in found))
+
+    def list_units_by_epoch(self, contributor: str) -> list[int]:
+        """Units of a contributor in each epoch that stands and holds work of it. Each one is rounded by itself."""
+        query = select(func.sum(SubmissionRow.units)).where(SubmissionRow.contributor == contributor)
+        query = query.where(SubmissionRow.epoch.is_not(None)).group_by(SubmissionRow.epoch)
+        return [int(units) for units in self.session.scalars(query)]
 
     def sum_units_since(self, contributor: str, *, since: float) -> int:
         """Units of a contributor's accepted submissions that were countersigned since then, in Unix seconds."""
@@ -302,13 +304,6 @@ class PageQueries:
             IntentRow.key.in_(keys), IntentRow.transaction_hash.is_not(None), IntentRow.state == IntentState.MINED
         )
         return {keys[key]: digest for key, digest in self.session.execute(query) if digest}
-
-    def find_cumulative(self, contributor: str, epochs: Collection[int]) -> dict[int, int]:
-        """What a contributor had earned by the end of some epochs, in the token's smallest unit."""
-        query = select(RewardRow.epoch, RewardRow.cumulative).where(
-            RewardRow.contributor == contributor, RewardRow.epoch.in_(sorted(epochs)[:MAX_ROWS])
-        )
-        return {row[0]: int(row[1]) for row in self.session.execute(query)}
 
     def list_step_items(self, *, before: int | None = None, limit: int = MAX_ROWS) -> list[StepItem]:
         """The newest policies first, from the one before `before` on."""

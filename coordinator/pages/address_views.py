@@ -44,7 +44,7 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         submissions=sums.submissions,
         undecided=sums.undecided,
         accepted=sums.accepted,
-        settled=compute_reward(sums.units_settled, price),
+        settled=sum(compute_reward(units, price) for units in rows.list_units_by_epoch(address)),
         waiting=compute_reward(sums.units_waiting, price),
         day=compute_reward(rows.sum_units_since(address, since=now - DAY_SECONDS), price),
         expected_day=compute_reward(hour * (DAY_SECONDS // HOUR_SECONDS), price),

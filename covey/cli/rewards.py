@@ -4,6 +4,7 @@ The chain proves claimable and claimed amounts, and a worker keeps the proofs. O
 not in a final epoch yet.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ class Waiting:
     """Number of submissions that are not judged yet."""
     units: int
     """Work units of the accepted submissions among them."""
+    units_by_epoch: tuple[int, ...]
+    """These units by epoch, because an epoch rounds a reward down once. Units that no epoch holds are one item."""
     final_at: int | None
     """Unix time in seconds when the first accepted submission becomes final. None if none is in a posted epoch."""
 
@@ -68,9 +71,11 @@ def sum_waiting(
         and view.reason == "none"
         and (view.epoch is None or final is None or view.epoch > final)
     ]
-    epochs = {view.epoch for view in accepted}
-    times = [posted.record.final_at for posted in unfinal if posted.epoch in epochs]
-    return Waiting(pending, sum(view.units for view in accepted), min(times, default=None))
+    units: Counter[int | None] = Counter()
+    for view in accepted:
+        units[view.epoch] += view.units
+    times = [posted.record.final_at for posted in unfinal if posted.epoch in units]
+    return Waiting(pending, units.total(), tuple(units.values()), min(times, default=None))
 
 
 @rewards.command("show")
@@ -114,7 +119,7 @@ def rewards_show(
     values: dict[str, Any] = {
         "contributor": who,
         "pending": work and work.pending,
-        "accepted": work and Amount(compute_reward(work.units, price), unit),
+        "accepted": work and Amount(sum(compute_reward(units, price) for units in work.units_by_epoch), unit),
         "next_final_at": work.final_at if work else unfinal[0].record.final_at if unfinal else None,
         "epoch": final and final.epoch,
         "earned": None if earned is None else Amount(earned, unit),

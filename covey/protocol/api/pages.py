@@ -253,9 +253,9 @@ class AddressView(Body):
     undecided: UInt64
     accepted: UInt64
     settled: Amount
-    """Pay of its submissions in epochs."""
+    """Pay of its submissions in epochs: the sum of what each epoch pays it, which is rounded down once per epoch."""
     waiting: Amount
-    """Pay of its accepted submissions that no epoch holds yet."""
+    """Pay of its accepted submissions that no epoch holds yet, as if one epoch held them all."""
     day: Amount
     """Pay of its submissions of the last 24 hours that are accepted."""
     expected_day: Amount
