@@ -21,6 +21,8 @@ from tests.fakes.pool import FakePool, make_address, make_hash, make_params
 from tests.unit.coordinator.db.test_rate_queries import POINT
 
 pytestmark = pytest.mark.integration
+FIRST_PAINT_MS = 100
+"""Time until a page on loopback shows text, in milliseconds of the browser's own clock."""
 
 
 class Shown:
@@ -109,6 +111,29 @@ def test_pool__slash__appears_without_a_reload(browser: Browser, tmp_path: Path)
         slash(shown)
         shown.pool.now += 1
         page.locator("main").get_by_text("slashed").first.wait_for()
+
+
+def test_pool__table_that_a_reader_opened__stays_open_when_the_charts_are_new(browser: Browser, shown: Shown):
+    with open_page(browser, shown.url) as page:
+        page.goto(shown.url)
+        page.wait_for_selector("figure.chart canvas")
+        page.locator("#curve-table summary").click()
+        page.evaluate("document.getElementById('charts').dataset.old = '1'")
+        page.evaluate("document.body.dispatchEvent(new Event('covey-slow'))")
+        page.wait_for_selector("#charts:not([data-old]) canvas")
+        assert page.locator("#curve-table").evaluate("each => each.open")
+        assert page.locator("#curve-table table").is_visible()
+
+
+def test_pool__on_loopback__is_painted_within_100_ms(browser: Browser, shown: Shown):
+    """The fastest of ten loads counts, because other tests share the processors."""
+    with open_page(browser, shown.url) as page:
+        painted = []
+        for _ in range(10):
+            page.goto(shown.url, wait_until="load")
+            page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+            painted.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        assert min(painted) < FIRST_PAINT_MS, painted
 
 
 def test_cheat__from_the_pool__leads_in_three_clicks_to_its_transaction(browser: Browser, shown: Shown):
