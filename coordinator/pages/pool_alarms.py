@@ -3,7 +3,8 @@
 Pages, `/v1/overview` and `covey status` show these sentences, and no other place has texts of alarms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from coordinator.db.page_queries import NodeCounts
 from coordinator.db.repository import Repository
@@ -19,6 +20,43 @@ LATE_SECONDS = 600.0
 """Age from which a submission without a verdict is an alarm, if its receipt allows longer."""
 SHORT_DAYS = 3.0
 """Days of pay in the escrow below which there is an alarm."""
+
+
+class AlarmKind(NamedTuple):
+    """An alarm without its values."""
+
+    meaning: str
+    """Sentence that says what is wrong."""
+    advice: str
+    """Imperative sentence that says what to do."""
+
+
+_FUND = "Add tokens with covey pool fund."
+ALARMS: Mapping[str, AlarmKind] = {
+    "paused": AlarmKind("The pool is paused, so no task is assigned.", "Resume it with covey pool resume."),
+    **{sign.value: AlarmKind(f"The run may not learn: {sign.sentence}.", f"{sign.advice}.") for sign in LearningSign},
+    "chain_silent": AlarmKind("The chain's node has not answered the pages yet.", "Check the setting rpc_url."),
+    "too_few_validators": AlarmKind(
+        "Fewer validators have their bond and their seat than a verdict takes.",
+        "Have each validator bond its stake with covey stake add.",
+    ),
+    "judging_late": AlarmKind(
+        "A submission has waited too long for its verdict.",
+        "Look at the log of the validators, and at covey coordinator jobs.",
+    ),
+    sum_limits.UNFIT: AlarmKind(
+        "The running sums of the whole pool are high, so the calibration may no longer fit.",
+        "Measure the thresholds again with covey validator calibrate.",
+    ),
+    "escrow_empty": AlarmKind("The escrow can pay for no more work.", _FUND),
+    "escrow_short": AlarmKind(f"The escrow lasts less than {SHORT_DAYS:.0f} days.", _FUND),
+    "epoch_unposted": AlarmKind(
+        f"An epoch was closed over {LATE_SECONDS:.0f} s ago and is not on chain.",
+        "Look for why the chain refuses it in the log of covey coordinator jobs.",
+    ),
+    "no_nodes": AlarmKind("No node is at work.", "Start one with covey join, or look at its log."),
+}
+"""All alarms by their code, most urgent first."""
 
 
 def list_alarms(
@@ -49,10 +87,14 @@ def _list_pool(ctx: PagesContext, rows: Repository, newest: StepPoint | None) ->
     pause = pausing.find_pause(rows)
     if pause is not None:
         text = f"No task has been assigned for {max(0.0, ctx.clock() - pause.since):.0f} s: {pause.reason}."
-        yield AlarmView(code="paused", text=text, advice="Resume it with covey pool resume.")
+        yield _build("paused", text)
     for sign in pausing.list_signs(rows):
-        text = f"The run may not learn: {sign.sentence}{_measure(sign, newest)}."
-        yield AlarmView(code=sign.value, text=text, advice=f"{sign.advice}.")
+        yield _build(sign.value, f"The run may not learn: {sign.sentence}{_measure(sign, newest)}.")
+
+
+def _build(code: str, text: str) -> AlarmView:
+    """Return an alarm with its values in `text`."""
+    return AlarmView(code=code, text=text, advice=ALARMS[code].advice)
 
 
 def _measure(sign: LearningSign, newest: StepPoint | None) -> str:
@@ -79,44 +121,40 @@ def _list_judging(ctx: PagesContext, rows: Repository, oldest_s: float | None) -
     active, quorum = len(ctx.chain.active), ctx.params.quorum
     if ctx.chain.head is None:
         text = f"The chain's node has not answered yet, and is asked every {LOOK_SECONDS:.0f} s."
-        yield AlarmView(code="chain_silent", text=text, advice="Check the setting rpc_url.")
+        yield _build("chain_silent", text)
     elif active < quorum:
         text = f"{active} validators have their bond and their seat, and a verdict takes {quorum}."
-        advice = "Have each validator bond its stake with covey stake add."
-        yield AlarmView(code="too_few_validators", text=text, advice=advice)
+        yield _build("too_few_validators", text)
     limit_s = min(LATE_SECONDS, ctx.params.receipt_seconds)
     if oldest_s is not None and oldest_s > limit_s:
         text = f"A submission has waited {oldest_s:.0f} s for its verdict, and {limit_s:.0f} s are the limit."
-        advice = "Look at the log of the validators, and at covey coordinator jobs."
-        yield AlarmView(code="judging_late", text=text, advice=advice)
+        yield _build("judging_late", text)
     highest = sum_limits.find_highest_sum(rows, ctx.params, ctx.chain.validators)
     if highest is not None:
         node, sums = highest
         text = f"The sum {sums.statistic} of node {node} is {sums.total:.4g} over {sums.items} items, and "
         text += f"{sums.limit:.4g} is the limit, so the calibration may no longer fit."
-        advice = "Measure the thresholds again with covey validator calibrate."
-        yield AlarmView(code=sum_limits.UNFIT, text=text, advice=advice)
+        yield _build(sum_limits.UNFIT, text)
 
 
 def _list_money(ctx: PagesContext, rows: Repository, days_left: float | None) -> Iterator[AlarmView]:
-    money, advice = ctx.chain.money, "Add tokens with covey pool fund."
+    money = ctx.chain.money
     if money is not None and not money.free:
         text = f"The escrow can pay for no more work: all of its {show_amount(money.escrow, ctx.unit)} is promised."
-        yield AlarmView(code="escrow_empty", text=text, advice=advice)
+        yield _build("escrow_empty", text)
     elif days_left is not None and days_left < SHORT_DAYS:
         text = f"The escrow lasts {days_left:.1f} days, and {SHORT_DAYS:.0f} days are the limit."
-        yield AlarmView(code="escrow_short", text=text, advice=advice)
+        yield _build("escrow_short", text)
     late = [row for row in rows.list_unposted() if row.data_hash and ctx.clock() - row.closed_at > LATE_SECONDS]
     if late:
         age_s = ctx.clock() - late[0].closed_at
         text = f"Epoch {late[0].number} was closed {age_s:.0f} s ago and is not on chain, and {LATE_SECONDS:.0f} s "
         text += "are the limit."
-        advice = "Look for why the chain refuses it in the log of covey coordinator jobs."
-        yield AlarmView(code="epoch_unposted", text=text, advice=advice)
+        yield _build("epoch_unposted", text)
 
 
 def _list_work(nodes: NodeCounts) -> Iterator[AlarmView]:
     if not nodes.busy + nodes.waiting:
         others = ", ".join(f"{count} {state}" for state, count in nodes._asdict().items() if count)
         text = f"No node is at work: {others}." if others else "No node is at work, and none has registered."
-        yield AlarmView(code="no_nodes", text=text, advice="Start one with covey join, or look at its log.")
+        yield _build("no_nodes", text)

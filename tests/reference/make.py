@@ -2,7 +2,7 @@
 
 settings.md and commands.md come from the docstrings of settings classes and commands, errors.md from `codes`,
 metrics.md from `METRICS`, environments.md from the kinds of `registry.KINDS` and their options, and api.md from the
-OpenAPI document.
+OpenAPI document. The table of alarms in the guide monitor.md comes from `ALARMS`.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from coordinator.api.application import build_routes
 from coordinator.pages import pages_application
+from coordinator.pages.pool_alarms import ALARMS
 from covey import cli
 from covey.chain.structs import PoolTerms
 from covey.cli.config import Role, get_settings_class
@@ -41,6 +42,9 @@ from trainer.monitoring.metric_names import METRICS
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 NOTE = "<!-- Made by `make reference` from the code: edit that. -->"
+MONITOR = FOLDER.parent / "guides" / "monitor.md"
+ALARMS_MARK = "<!-- Alarms, made by `make reference` from coordinator/pages/pool_alarms.py: edit that. -->"
+END_MARK = "<!-- End of the alarms. -->"
 NAMES = {int: "integer", float: "number", str: "text", bool: "boolean", Path: "path"}
 TERMS = {"quorum": None, "params_hash": None, "epoch_length": "from `epoch_seconds`", "token": "the deployment's"}
 """Defaults that `covey pool create` uses. None means that the file does not have this term."""
@@ -61,6 +65,14 @@ def build_pages() -> dict[str, str]:
         "environments.md": build_environments(),
         "api.md": build_api(),
     }
+
+
+def fill_alarms(guide: str) -> str:
+    """Return a guide with the table of the alarms on pages between its two marks."""
+    head, _, rest = guide.partition(ALARMS_MARK)
+    _, _, tail = rest.partition(END_MARK)
+    rows = ((f"`{code}`", kind.meaning, kind.advice) for code, kind in ALARMS.items())
+    return f"{head}{ALARMS_MARK}\n\n{_table(('code', 'meaning', 'what to do'), rows)}\n{END_MARK}{tail}"
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -429,3 +441,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, text in build_pages().items():
         (FOLDER / name).write_text(text)
+    MONITOR.write_text(fill_alarms(MONITOR.read_text()))

@@ -50,6 +50,12 @@ def test_page__is_what_the_code_says(build):
     assert page.read_text() == build(), f"{page.name} is stale: run make reference"
 
 
+def test_monitor__table_of_alarms__is_what_the_code_says():
+    guide = make.MONITOR.read_text()
+    assert guide.count(make.ALARMS_MARK) == guide.count(make.END_MARK) == 1
+    assert guide == make.fill_alarms(guide), f"{make.MONITOR.name} is stale: run make reference"
+
+
 def test_codes__all_that_tests_and_sources_compare__are_found():
     files = [*TESTS.rglob("*.py"), *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
     awaited = {

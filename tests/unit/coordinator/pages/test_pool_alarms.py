@@ -31,6 +31,8 @@ def list_texts(ctx: PagesContext, pool: FakePool, **changes: Any) -> dict[str, s
     with pool.database.read() as rows:
         found = pool_alarms.list_alarms(ctx, rows, **(values | changes))
     assert all(alarm.text.endswith(".") and alarm.advice.endswith(".") for alarm in found)
+    known = list(pool_alarms.ALARMS)
+    assert [alarm.code for alarm in found] == sorted((alarm.code for alarm in found), key=known.index)
     return {alarm.code: alarm.text for alarm in found}
 
 
