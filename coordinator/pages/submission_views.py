@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from coordinator.db.page_queries import MAX_ROWS, EpochItem, SubmissionItem
+from coordinator.db.page_queries import MAX_ROWS, SubmissionItem
 from coordinator.db.repository import Repository
 from coordinator.pages.context import PagesContext
 from coordinator.pages.pool_views import name_epoch_state, name_reason
@@ -69,6 +69,7 @@ def describe_submissions(
     for item in found:
         case = cases.get(item.receipt_hash)
         transaction = None if item.epoch is None else transactions.get(item.epoch)
+        epoch = None if item.epoch is None else epochs.get(item.epoch)
         yield SubmissionItemView(
             receipt_hash=Hash(item.receipt_hash),
             task=item.task,
@@ -87,16 +88,13 @@ def describe_submissions(
             decided_at=item.decided_at,
             step=item.step,
             epoch=item.epoch,
-            epoch_state=_name_state(ctx, epochs, item.epoch),
+            epoch_state="none" if epoch is None else name_epoch_state(ctx, epoch),
+            final_at=None if epoch is None else epoch.final_at,
             pay=compute_reward(item.units, ctx.terms.reward_per_million) if item.decision is Decision.ACCEPT else 0,
             transaction=None if transaction is None else Hash(transaction),
             case=None if case is None else case.state,
             case_transaction=None if case is None else Hash(case.transaction_hash),
         )
-
-
-def _name_state(ctx: PagesContext, epochs: dict[int, EpochItem], number: int | None) -> str:
-    return "none" if number is None or number not in epochs else name_epoch_state(ctx, epochs[number])
 
 
 def parse_filters(values: dict[str, str]) -> dict[str, str | int]:

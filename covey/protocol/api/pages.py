@@ -59,6 +59,8 @@ class SubmissionItemView(Body):
     epoch: UInt64 | None
     epoch_state: Word
     """"none", "closing", "closed", "posted", "final" or "disabled"."""
+    final_at: UInt64 | None
+    """Unix seconds from which the pay can be claimed. None: its epoch is not posted, or it has none."""
     pay: Amount
     """Reward of the units of an accepted submission. 0 for all others."""
     transaction: HashText | None

@@ -123,6 +123,17 @@ async def test_submission__without_a_verdict__shows_no_vote_and_no_completion(ea
         assert (await client.get(f"/submissions/{receipt}/completions")).status_code == 404
 
 
+async def test_submission__in_a_posted_epoch__names_the_date_of_its_pay(earning: FakePool, tmp_path: Path):
+    receipt = earning.work("a")
+    earning.accept(receipt)
+    async with open_pages(make_pages_context(earning, tmp_path)) as client:
+        assert "not posted yet" in (await client.get(f"/submissions/{receipt}")).text
+    settle(earning)
+    async with open_pages(make_pages_context(earning, tmp_path)) as client:
+        text = (await client.get(f"/submissions/{receipt}")).text
+    assert re.search(r"can be claimed from</dt><dd>.*1970-01-01 00:33:20", text), "final_at is 2000"
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
