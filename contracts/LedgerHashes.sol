@@ -19,17 +19,17 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
     }
 
     /// @inheritdoc IEpochLedger
+    function digestHeader(EpochHeader calldata header) public view returns (bytes32) {
+        return _hashTypedDataV4(CoveyTypes.hashTypedHeader(header));
+    }
+
+    /// @inheritdoc IEpochLedger
     function hashCountersignature(bytes32 receiptHash, uint64 signedAt, uint64 dueBy)
         public
         pure
         returns (bytes32)
     {
         return CoveyTypes.hashCountersignature(receiptHash, signedAt, dueBy);
-    }
-
-    /// @inheritdoc IEpochLedger
-    function digestHeader(EpochHeader calldata header) public view returns (bytes32) {
-        return _hashTypedDataV4(CoveyTypes.hashTypedHeader(header));
     }
 
     /// @inheritdoc IEpochLedger

@@ -167,8 +167,8 @@ abstract contract Omissions is Escrow {
         if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
     }
 
-    /// @dev Answers an open challenge, or deducts what an upheld one has paid. Returns whether it did either, and the bond
-    /// that the caller earns.
+    /// @dev Answers an open challenge, or deducts what an upheld one has paid. Returns whether it did either, and the
+    /// bond that the caller earns.
     function _show(EpochRecord calldata record, EpochHeader calldata header, Inclusion calldata shown)
         private
         returns (bool isDone, uint256 bond)

@@ -26,6 +26,7 @@ from coordinator.domain import epoch_closing, tasks
 from coordinator.domain.settlement import Ledger
 from covey.object_store import LinkSigner, ObjectStore
 from covey.protocol.ids import Address
+from covey.protocol.prices import ScheduledPrice
 
 BARS = {"view_ms": Bar(most=20), "lock_ms": Bar(most=100)}
 _REQUESTS = 40
@@ -88,7 +89,7 @@ def build_ledger(pool: BenchmarkPool) -> Ledger:
         chain_id=pool.deployment.chain_id,
         address=pool.deployment.epoch_ledger,
         pool=pool.pool,
-        price=3,
+        prices=(ScheduledPrice(reward_per_million=3, start=0),),
         epoch_units=10**15,
         epoch_length=1,
         windows=20,

@@ -487,6 +487,11 @@ interface IEpochLedger is IPayouts {
         view
         returns (bytes32);
 
+    /// @notice Returns the EIP-712 digest that validators sign to attest an epoch header.
+    /// @param header The header.
+    /// @return EIP-712 digest in the domain of this contract.
+    function digestHeader(EpochHeader calldata header) external view returns (bytes32);
+
     /// @notice Returns the EIP-712 struct hash of a countersignature.
     /// @param receiptHash Struct hash of the receipt.
     /// @param signedAt Unix time in seconds at which the signer signs.
@@ -496,11 +501,6 @@ interface IEpochLedger is IPayouts {
         external
         pure
         returns (bytes32);
-
-    /// @notice Returns the EIP-712 digest that validators sign to attest an epoch header.
-    /// @param header The header.
-    /// @return EIP-712 digest in the domain of this contract.
-    function digestHeader(EpochHeader calldata header) external view returns (bytes32);
 
     /// @notice Returns the hash of a leaf of the work tree.
     /// @param leaf The leaf.

@@ -164,7 +164,7 @@ contract LockTest is Fixture {
             stakes.slash(pool, contributor, 0);
             vm.expectRevert(reason);
             vm.prank(callers[i]);
-            stakes.slashSigner(pool, validators[0]);
+            stakes.slashValidator(pool, validators[0], false);
         }
     }
 }
