@@ -5,9 +5,11 @@ its end, and no deadlines for hypothesis.
 import ctypes
 import gc
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import structlog
@@ -50,10 +52,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep locks and outboxes of commands under test out of the user's home."""
+def state_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of all state folders."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(autouse=True)
+def own_state_folder(state_folders: Path) -> Iterator[None]:
+    """Keep locks and outboxes of commands out of the user's home, and out of other tests.
+
+    A chain under test goes back to where it was, and an outbox would send the transactions that are gone then again.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_STATE_HOME", str(state_folders / secrets.token_hex(8)))
         yield
 
 

@@ -71,7 +71,7 @@ def describe_pool(chain_id: int) -> str:
     needs = Requirements(engine="any", compute_dtype="float32", hardware="any", execution_contracts={}, max_tokens=9)
     return PoolView(
         pool=1, params="{}", params_hash=Hash("0x" + "ab" * 32), terms={}, requirements=needs, operator=OPERATOR,
-        chain_id=chain_id, contracts=dict.fromkeys(CONTRACTS, A), token=A, start_block=0, relays=(),
+        signer=OPERATOR, chain_id=chain_id, contracts=dict.fromkeys(CONTRACTS, A), token=A, start_block=0, relays=(),
     ).model_dump_json()  # fmt: skip
 
 
