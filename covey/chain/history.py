@@ -15,6 +15,7 @@ from covey.chain.log_ranges import LogRanges
 from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
+from covey.protocol.prices import find_price
 from covey.protocol.promises import KEPT_EPOCHS
 
 MAX_BLOCKS = 100_000
@@ -70,6 +71,14 @@ class History:
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
         """Return the posted epochs of a pool, including disabled ones, oldest first."""
         return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool))
+
+    def list_priced_epochs(self, pool: PoolId) -> list[tuple[events.EpochPosted, int]]:
+        """Return the posted epochs of a pool as `list_epochs` does, each with its price for 1,000,000 units."""
+        pools, posted = self.contracts.pools, self.list_epochs(pool)
+        terms, prices = pools.get_terms(pool), pools.get_prices(pool)
+        windows = terms.challenge_window + terms.veto_window
+        begun = [0, *(event.record.final_at - windows for event in posted)]
+        return [(event, find_price(prices, begun_at)) for event, begun_at in zip(posted, begun, strict=False)]
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
         """Return the newest epoch that is not disabled and is final at `now`. None if there is none.

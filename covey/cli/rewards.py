@@ -169,6 +169,9 @@ def rewards_statement(
 ) -> None:
     """List every submission of a contributor with its verdict, pay, epoch, and the transaction that posted the epoch.
 
+    The pay is that of the submission alone. An epoch rounds down once for all work of a contributor, so it may pay a
+    little more than the sum.
+
     With --json, each submission is one line of JSON. `covey submissions show` shows the proofs of one of them.
 
     Example: `covey rewards statement ADDRESS myworker`
@@ -182,8 +185,8 @@ def rewards_statement(
 
     account, who = options.open_account(deployment, None, pool, folder=folder), read_address(contributor)
     unit = account.get_unit(raw=raw or as_json)
-    price = account.contracts.pools.get_terms(account.pool).reward_per_million
-    epochs = {posted.epoch: posted for posted in account.history.list_epochs(account.pool)}
+    present = account.contracts.pools.get_terms(account.pool).reward_per_million
+    epochs = {posted.epoch: (posted, price) for posted, price in account.history.list_priced_epochs(account.pool)}
     pages = account.list_all_submissions(coordinator_url, contributor=who)
     first = next(pages, [])
     if not first:
@@ -193,7 +196,7 @@ def rewards_statement(
         columns = f"{'task':>8} {'node':42} {'state':9} {'reason':20} {'units':>8} {'pay':>18} {'epoch':>6}"
         typer.echo(f"{columns} {'receipt':66} transaction")
     for view in chain(first, chain.from_iterable(pages)):
-        posted = None if view.epoch is None else epochs.get(view.epoch)
+        posted, price = epochs.get(-1 if view.epoch is None else view.epoch, (None, present))
         is_paid = view.state in ("ACCEPTED", "SETTLED") and view.reason == "none"
         pay = compute_reward(view.units, price) if is_paid else 0
         transaction = posted and posted.transaction_hash

@@ -52,11 +52,8 @@ class PoolWatcher:
         """
         account, pool = self._account, self._account.pool
         ledger, terms, now = account.contracts.ledger, account.contracts.pools.get_terms(pool), account.get_time()
-        standing = [
-            posted
-            for posted in account.history.list_epochs(pool)[-KEPT_EPOCHS:]
-            if ledger.is_posted(pool, posted.record)
-        ]
+        priced = account.history.list_priced_epochs(pool)
+        standing = [pair for pair in priced[-KEPT_EPOCHS:] if ledger.is_posted(pool, pair[0].record)]
         epochs = self._check_epochs(standing, challenge_window=terms.challenge_window, veto_window=terms.veto_window)
         kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
         found = find_kept(kept, account.history, pool=pool, contributor=self._who, now=now)
@@ -106,19 +103,21 @@ class PoolWatcher:
         return next(view for view in views if view is not None)
 
     def _check_epochs(
-        self, standing: "Sequence[EpochPosted]", *, challenge_window: int, veto_window: int
+        self, standing: "Sequence[tuple[EpochPosted, int]]", *, challenge_window: int, veto_window: int
     ) -> list[CheckedEpoch]:
-        """Check the epochs that are not known to be true. Keep their files and the account's proofs."""
-        price = self._account.contracts.pools.get_terms(self._account.pool).reward_per_million
+        """Check the epochs that are not known to be true. Keep their files and the account's proofs.
+
+        `standing` are the epochs that stand, oldest first, each with its price.
+        """
         self._known = {
             posted.epoch: self._known[posted.epoch]
-            for posted in standing
+            for posted, _ in standing
             if self._known.get(posted.epoch, ("",))[0] == posted.record.header_hash
         }
         checked: list[CheckedEpoch] = []
         seen: set[Hash] = set()
         before: Mapping[Address, int] | None = {}
-        for i, posted in enumerate(standing):
+        for i, (posted, price) in enumerate(standing):
             trouble = text = ""
             if i == 0 and posted.record.cumulative != posted.record.reward:
                 before = None  # Earlier epochs are not kept any more, so their rewards are not known here.
