@@ -203,10 +203,14 @@ def find_open_pool(folder: Path) -> PoolId | None:
     return pool if has_begun else None
 
 
+_CHANGEABLE = {"params_hash", "quorum", "reward_per_million", "signer", "trainer", "arbiter", "heir"}
+"""Terms that are compared elsewhere, or that may have another value on chain by now."""
+
+
 def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolParams) -> PoolId | None:
     """Return the pool in the settings, or else a pool with these parameters. None before it is created.
 
-    Raises OperatorError("pool_differs") if terms or parameters on chain differ, because neither can be changed.
+    Raises OperatorError("pool_differs") if parameters or terms on chain differ that cannot be changed.
     """
     pool = operator.history.find_pool(operator.wallet.address, terms.params_hash)
     if pool is None and operator.contracts.pools.operator_of(operator.pool) == operator.wallet.address:
@@ -220,7 +224,7 @@ def _find_pool(folder: Path, operator: Account, terms: PoolTerms, params: PoolPa
     differing = [
         f"{name} in [terms] is {value}, but {getattr(created, name)} on chain"
         for name, value in asdict(terms).items()
-        if name not in ("params_hash", "quorum") and value != getattr(created, name)
+        if name not in _CHANGEABLE and value != getattr(created, name)
     ]
     differing += [f"{name} in [params]" for name, value in published if value != getattr(params, name)]
     if differing:

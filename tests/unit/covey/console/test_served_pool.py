@@ -27,7 +27,8 @@ def folder(tmp_path: Path) -> Path:
 def serve(monkeypatch: pytest.MonkeyPatch, folder: Path, **changes: object) -> None:
     """Let a coordinator answer for the folder's pool, apart from the changes."""
     operator = load_key(folder / "keys/operator.key").address
-    values = {"pool": 1, "chain_id": 5, "operator": operator, "contracts": dict.fromkeys(CONTRACTS, ALICE)}
+    values = {"pool": 1, "chain_id": 5, "operator": operator, "signer": operator}
+    values["contracts"] = dict.fromkeys(CONTRACTS, ALICE)
     values["start_hash"] = None  # as that of a coordinator on a chain whose first block is unknown
 
     class Client:

@@ -113,6 +113,7 @@ def describe(operator: str, *, pool: int = 1, deployment: Deployment = DEPLOYMEN
             "max_tokens": 72,
         },
         "operator": operator,
+        "signer": operator,
         "chain_id": deployment.chain_id,
         "contracts": names,
         "token": deployment.token,

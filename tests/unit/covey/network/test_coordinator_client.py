@@ -102,7 +102,8 @@ async def test_post__is_signed_for_the_configured_authority_with_a_fresh_nonce(c
 async def test_get__is_unsigned_and_never_compressed(connect):
     needs = {"engine": "any", "compute_dtype": "float32", "hardware": "any", "execution_contracts": {}, "max_tokens": 9}
     view = {"pool": 1, "params": "{}", "params_hash": "0x" + "ab" * 32, "terms": {}, "requirements": needs}
-    view |= {"operator": KEY.address, "chain_id": 1, "contracts": {}, "token": KEY.address, "start_block": 0}
+    view |= {"operator": KEY.address, "signer": KEY.address}
+    view |= {"chain_id": 1, "contracts": {}, "token": KEY.address, "start_block": 0}
     client, script = connect((200, view | {"relays": []}))
     assert (await client.get_pool()).pool == 1
     assert "signature" not in script.requests[0].headers

@@ -44,6 +44,7 @@ class Outside:
             "token": ALICE,
             "start_block": 0,
             "operator": ALICE,
+            "signer": ALICE,
             "chain_id": 31337,
             "contracts": DEPLOYMENT.get_contracts(),
             "relays": ("http://relay:1",),

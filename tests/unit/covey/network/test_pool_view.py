@@ -24,6 +24,7 @@ def make_view(**changes) -> PoolView:
             "max_tokens": 520,
         },
         "operator": make_address("operator"),
+        "signer": make_address("signer"),
         "chain_id": 31337,
         "contracts": DEPLOYMENT.get_contracts(),
         "token": DEPLOYMENT.token,
