@@ -145,7 +145,8 @@ def test_build_publisher__real_outbox_and_store__are_in_the_configured_folders(b
     harness = build_harness()
     terms = SimpleNamespace(challenge_window=100, veto_window=1000, epoch_length=1)
     network = SimpleNamespace(
-        pool=1, contracts=SimpleNamespace(policies=harness.chain), chain=None, wallet=None, params=harness.params,
+        pool=1, contracts=SimpleNamespace(policies=harness.chain, deployment=None),
+        chain=None, wallet=SimpleNamespace(address="0x1"), params=harness.params,
         receipt_domain=SimpleNamespace(chain_id=31337), registry_domain=None, terms=terms,
     )  # fmt: skip
     config = harness.config.model_copy(update={"keep_policies": 77})

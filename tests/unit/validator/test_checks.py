@@ -454,7 +454,7 @@ def test_build_verdict__rejection__carries_reason_severity_and_no_units(worker: 
     judgement = Judgement.reject(Reason.PROOF, window=3, exponent=40)
     who, digest = worker.wallet.address, make_hash("bundle")
     verdict = verdicts.build_verdict(
-        judgement, honest.receipt, evidence_hash=digest, validator=who, now=1000.9, seconds=60
+        judgement, honest.receipt, evidence_hash=digest, validator=who, now=1000.9, seconds=60, is_whole=True
     )
     assert (verdict.outcome, verdict.reason, verdict.severity, verdict.units) == (2, 5, 2, 0)
     assert (verdict.deadline, verdict.work_key, verdict.pool) == (1060, honest.receipt.work_key, 1)

@@ -62,7 +62,7 @@ async def test_ask__the_folders_pool__is_named_and_answered(folder: Path, monkey
     [
         ({"pool": 2}, "pool is 2, not 1"),
         ({"chain_id": 6}, "chain is 6, not 5"),
-        ({"operator": BOB}, f"operator is {BOB}, not 0x"),
+        ({"operator": BOB, "signer": BOB}, f"operator is {BOB}, not 0x"),
         ({"start_hash": OTHER}, f"first block is {OTHER}, not {FIRST}"),
         ({"contracts": {}}, f"EpochLedger is None, not {ALICE}"),
     ],

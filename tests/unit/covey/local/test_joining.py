@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,22 @@ def make_view(**changes) -> PoolView:
     return PoolView(**(values | changes))
 
 
+class Node:
+    """The node of a chain whose content the test chooses."""
+
+    def __init__(self, held: SimpleNamespace, url: str) -> None:
+        self._held, self.rpc_url = held, url
+
+    def chain_id(self) -> int:
+        return self._held.id
+
+    def call(self, *_: object) -> bytes:
+        return encode_domain(self._held.version)
+
+    def require_each(self, require: Callable[["Node"], None]) -> None:
+        require(self)
+
+
 @pytest.fixture
 def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return a chain whose content the test chooses."""
@@ -75,7 +92,7 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(
         json_rpc,
         "ChainClient",
-        lambda url: SimpleNamespace(chain_id=lambda: held.id, rpc_url=url, call=lambda *_: encode_domain(held.version)),
+        lambda url: Node(held, url),
     )
     monkeypatch.setattr(joining, "Contracts", lambda *_: SimpleNamespace(pools=pools))
     return held

@@ -97,7 +97,6 @@ async def test_join__chain_and_coordinator_agree__network_is_complete(install, s
     outside = install()
     joined = await join(settings)
     assert joined.params == PARAMS
-    assert joined.operator == ALICE
     assert joined.wallet.address == Account.from_key(b"\x11" * 32).address
     assert (joined.receipt_domain.contract, joined.receipt_domain.chain_id) == (COURT, 31337)
     assert joined.ledger_domain.contract == LEDGER

@@ -45,6 +45,7 @@ ROLES = tuple(SETTINGS)
 DEPLOYMENT = make_deployment(chain_id=7, rpc_url="http://node")
 TERMS = PoolTerms(
     trainer=KEY,
+    signer=KEY,
     arbiter=OWNER,
     token=OWNER,
     params_hash=make_hash("params"),
@@ -171,7 +172,7 @@ def test_judge__nothing_could_be_seen__every_row_is_there(role):
         ("balance", "trainer", {"chain": replace(CHAIN, balance=5 * 10**16 - 1)}, "warn", "about 99 transactions"),
         ("balance", "trainer", {"chain": replace(CHAIN, balance=5 * 10**16)}, "ok", "about 100 transactions"),
         ("role", "trainer", {"address": STRANGER}, "fail", f"key_file to the key of {KEY}"),
-        ("role", "coordinator", {"address": STRANGER}, "fail", f"{STRANGER} is not the operator of pool 1"),
+        ("role", "coordinator", {"address": STRANGER}, "fail", f"{STRANGER} is not the signer of pool 1"),
         ("role", "validator", {"pool": replace(POOL, is_validator=False)}, "fail", "replace-validator OLD"),
         ("bond", "validator", {"pool": replace(POOL, stake=49)}, "fail", "covey stake add 1 --raw --kind validator"),
         ("bond", "validator", {"pool": replace(POOL, stake=50)}, "ok", "the bond is 50, and the pool requires 50"),
