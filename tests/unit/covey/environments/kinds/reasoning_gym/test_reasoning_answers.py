@@ -27,7 +27,7 @@ from tests.fakes.kept_items import keep_items
 
 pytestmark = pytest.mark.unit
 MODULE = "__import__('covey.environments.environment',fromlist=['a'])"
-PATCH = f"setattr({MODULE}.TaskEnvironment,'_compute_cost',lambda *_: -1.0)"
+PATCH = f"setattr({MODULE}.TaskEnvironment,'prompt',lambda *_: None)"
 EXPLOITS = (PATCH, f"[{PATCH}]", f"({PATCH})+1", "[0 for TaskEnvironment.grade in [1]]", "x.__class__")
 EVALUATING = sorted(ALGEBRA | EXACT | {"countdown", "n_queens", "puzzle24"})
 """Generators whose scoring functions evaluate an answer."""
@@ -45,11 +45,11 @@ def refuse(_answer: str) -> float:
 @pytest.mark.parametrize("generator", EVALUATING)
 def test_grade__answer_that_is_a_program__earns_nothing_and_is_not_run(generator: str) -> None:
     source = keep_items(ReasoningGymSource({"name": generator}, refuse_data_sets))
-    cost = TaskEnvironment._compute_cost
+    prompt = TaskEnvironment.prompt
     for answer in EXPLOITS:
         assert not grade(generator, answer, answer[::-1], score=refuse) if generator not in CHECKS else True
         assert source.grade({"item": 3}, answer) == 0.0
-    assert TaskEnvironment._compute_cost is cost
+    assert TaskEnvironment.prompt is prompt
 
 
 @pytest.mark.parametrize("generator", EVALUATING)
