@@ -113,6 +113,9 @@ abstract contract Omissions is Escrow {
         etherOf[open.challenger] += OMISSION_BOND;
 
         uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, receipt.deadline));
+        // StakeManager is part of this deployment, the challenge is upheld already, and it is deleted only if no token
+        // moved.
+        // slither-disable-next-line reentrancy-no-eth
         uint256 paid = STAKES.payFromOperator(receipt.pool, payeeOf(receipt.pool, receipt.contributor), due);
         if (paid == 0 && due > 0) {
             // The right to the payment would be lost for nothing, and the operator may bond again.

@@ -309,10 +309,10 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
         return _accountOf(pool, Role.Arbiter);
     }
 
-    // States are few and named. Nothing here is compared with a time or a balance.
-    // slither-disable-next-line incorrect-equality
     /// @inheritdoc IPoolRegistry
     function isUnended(uint256 pool) public view returns (bool) {
+        // States are few and named. Nothing here is compared with a time or a balance.
+        // slither-disable-next-line incorrect-equality
         return _pools[pool].state == PoolState.Created || _pools[pool].state == PoolState.Active;
     }
 
