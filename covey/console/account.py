@@ -229,7 +229,9 @@ class Account:
         from covey.chain.command_outbox import send_durably
         from covey.chain.fee_settings import FeeSettings
         from covey.chain.fees import FeeLimits
+        from covey.runtime.log import log_to_stderr
 
+        log_to_stderr()  # Standard output is the command's result, which may be JSON.
         limits = FeeLimits.of(FeeSettings.load(None))
         return send_durably(self.client, self.wallet, self.deployment, call, limits=limits)
 
