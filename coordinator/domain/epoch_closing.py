@@ -173,7 +173,7 @@ def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Ad
 
 def build_reward_tree(ledger: Ledger, rewards: Mapping[Address, int]) -> merkle.MerkleTree:
     """Return the Merkle tree of all contributors' total earnings, whose root is posted on chain."""
-    return merkle.MerkleTree([compute_reward_leaf(ledger, who, amount) for who, amount in rewards.items()])
+    return merkle.build_reward_tree(rewards, chain=ledger.chain_id, ledger=ledger.address, pool=ledger.pool)
 
 
 def compute_reward_leaf(ledger: Ledger, contributor: Address, cumulative: int) -> bytes:

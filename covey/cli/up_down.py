@@ -69,10 +69,10 @@ def up(
     """
     from rich.console import Console
 
+    from covey.local.folder import merge_processes
     from covey.local.keeper import locked
     from covey.local.plan import PORTS
     from covey.local.ports import move_ports
-    from covey.local.worker_folders import merge_processes
 
     folder, *others = folders or [Path()]
     merge_processes(folder, others)  # raises for folders that cannot be run
@@ -96,9 +96,9 @@ def keep_up(folder: Path, console: "Console", others: Sequence[Path] = ()) -> No
     The workers of the folder also work for the pools of `others`.
     """
     from covey.devnet.deploy import find_deployment
+    from covey.local.folder import merge_processes
     from covey.local.keeper import Keeper, locked
     from covey.local.screen import Screen
-    from covey.local.worker_folders import merge_processes
 
     commands = merge_processes(folder, others)
     with contextlib.ExitStack() as locks:

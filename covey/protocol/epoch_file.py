@@ -11,7 +11,7 @@ from covey.protocol import canonical
 from covey.protocol.abi_words import encode_word
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId
-from covey.protocol.merkle import MerkleTree, compute_reward_leaf
+from covey.protocol.merkle import MerkleTree, build_reward_tree
 from covey.protocol.prices import compute_reward
 
 
@@ -73,12 +73,7 @@ class EpochFile:
 
     def build_reward_tree(self, *, chain: int, ledger: Address) -> MerkleTree:
         """Return the Merkle tree of all total rewards, whose root is in the header."""
-        return MerkleTree(
-            [
-                compute_reward_leaf(chain=chain, ledger=ledger, pool=self.pool, contributor=account, cumulative=amount)
-                for account, amount in self.rewards.items()
-            ]
-        )
+        return build_reward_tree(self.rewards, chain=chain, ledger=ledger, pool=self.pool)
 
 
 def require_rewards(

@@ -5,7 +5,7 @@ proofs.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eth_abi.abi import encode
@@ -60,6 +60,16 @@ class MerkleTree:
             proof.append(hash_from_bytes(self._nodes[i + 1 if i % 2 else i - 1]))
             i = (i - 1) // 2
         return proof
+
+
+def build_reward_tree(rewards: Mapping[Address, int], *, chain: int, ledger: Address, pool: PoolId) -> MerkleTree:
+    """Return the tree of everybody's total reward in a pool, whose root is on chain."""
+    return MerkleTree(
+        [
+            compute_reward_leaf(chain=chain, ledger=ledger, pool=pool, contributor=account, cumulative=amount)
+            for account, amount in rewards.items()
+        ]
+    )
 
 
 def is_in_tree(root: Hash, leaf: bytes, proof: Sequence[Hash]) -> bool:

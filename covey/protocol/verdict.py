@@ -23,9 +23,10 @@ class Severity(IntEnum):
     SOFT = 1
     """The submission is void, and the contributor gets a strike."""
     HARD = 2
-    """Of a rejection: a case is opened. The stake is locked, and later slashed.
+    """A hard rejection opens a case: the stake is locked, and later slashed.
 
-    Of an accept: the validator has replayed all rows. It loses a part of its bond if a case about the work is executed.
+    A hard accept says that the validator has replayed all rows. It loses a part of its bond if a case about the work is
+    executed.
     """
 
 

@@ -167,3 +167,14 @@ async def decide(harness: CoordinatorHarness, **changes: Any) -> None:
             assert await claim_order(client, wait_seconds=0) == RevealOrder(judgement=request.judgement)
             await client.reveal_verdict(request)
     harness.run_job("dispatch_validation")
+
+
+async def settle(harness: CoordinatorHarness) -> None:
+    """Post an epoch with two accepted submissions of 20 units."""
+    for i in range(2):
+        async with harness.client("node") as node:
+            await hand_in(harness, node, FILE + bytes([i]))
+        await decide(harness)
+    harness.run_job("settle")
+    await harness.follow()
+    await harness.follow()

@@ -25,7 +25,7 @@ from covey.protocol.verdict import Reason
 from covey.runtime.cycle import CycleResult
 from tests.fakes.contracts import read_contract
 from tests.fakes.network import MIN_STAKE, CoordinatorHarness
-from tests.integration.coordinator.handing import FILE, decide, hand_in
+from tests.integration.coordinator.handing import FILE, decide, hand_in, settle
 from worker.reward_keeping import keep_rewards
 
 pytestmark = pytest.mark.integration
@@ -54,17 +54,6 @@ class Terminal:
 @pytest.fixture
 def covey(harness: CoordinatorHarness, tmp_path: Path) -> Terminal:
     return Terminal(harness, tmp_path)
-
-
-async def settle(harness: CoordinatorHarness) -> None:
-    """Post an epoch with two accepted submissions of 20 units."""
-    for i in range(2):
-        async with harness.client("node") as node:
-            await hand_in(harness, node, FILE + bytes([i]))
-        await decide(harness)
-    harness.run_job("settle")
-    await harness.follow()
-    await harness.follow()
 
 
 async def test_rewards_claim__newest_epoch_that_stands_and_is_final__pays_once(

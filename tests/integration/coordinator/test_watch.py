@@ -16,7 +16,7 @@ from covey.protocol import canonical
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.object_keys import build_epoch_key
 from tests.fakes.network import CoordinatorHarness
-from tests.integration.coordinator.handing import FILE, decide, hand_in
+from tests.integration.coordinator.handing import settle
 
 pytestmark = pytest.mark.integration
 GONE = "http://127.0.0.1:9"
@@ -48,17 +48,6 @@ class Watching:
 @pytest.fixture
 def watch(harness: CoordinatorHarness, tmp_path: Path) -> Watching:
     return Watching(harness, tmp_path)
-
-
-async def settle(harness: CoordinatorHarness) -> None:
-    """Post an epoch with two accepted submissions."""
-    for i in range(2):
-        async with harness.client("node") as node:
-            await hand_in(harness, node, FILE + bytes([i]))
-        await decide(harness)
-    harness.run_job("settle")
-    await harness.follow()
-    await harness.follow()
 
 
 async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinator_is_gone(

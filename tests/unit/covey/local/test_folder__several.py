@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import OperatorError
-from covey.local.folder import PROCESSES_FILE, write_processes
-from covey.local.worker_folders import merge_processes
+from covey.local.folder import PROCESSES_FILE, merge_processes, write_processes
 
 pytestmark = pytest.mark.unit
 
