@@ -71,9 +71,14 @@ def list_submissions(walk: Walk) -> list[SubmissionRow]:
 
 
 async def hand_in(walk: Walk, name: str, cheat: Cheat | None = None) -> Address:
-    """Run one turn of a worker, from registration to countersigned submission, and return the node's address."""
+    """Run one turn of a worker, from registration to countersigned submission, and return the node's address.
+
+    A worker's process tries again while the relay has not yet seen the newest policy, and so does this turn.
+    """
     ctx = walk.workers[name]
     await ctx.network.coordinator.register()
+    newest = ctx.network.contracts.policies.steps_of(ctx.network.pool) - 1
+    await walk.until(lambda: newest in ctx.loader.fetched, lambda: worker.loop.fetch(ctx))
     before = len(list_submissions(walk))
     with nullcontext() if cheat is None else cheating(cheat):
         cycle = asyncio.create_task(take_turn(ctx))
