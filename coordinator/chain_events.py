@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from coordinator.chain_state import is_about_validators, list_touched
+from coordinator.chain_state import is_about_state, list_touched
 from coordinator.context import Context
 from coordinator.db.models import CaseRow
 from coordinator.db.repository import Repository
@@ -103,7 +103,7 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
     if progress is not None or not ctx.chain.has_head:
         ctx.chain.note_head(ctx.client.get_block("latest"))
     is_rolled_back = progress is not None and progress.rolled_back_to is not None
-    is_changed = any(is_about_validators(event, ctx.config.pool) for event in found)
+    is_changed = any(is_about_state(event, ctx.config.pool) for event in found)
     if is_changed or is_rolled_back:
         ctx.chain.refresh()
     elif not ctx.chain.is_static:

@@ -1,7 +1,7 @@
 """State of the chain that requests need. It is read in advance, so that no request waits for the chain's node.
 
-`ChainState` has the validators and the chain's time in memory. The stake of contributors is in the database, where all
-processes see it. `list_touched` finds the contributors whose stake an event has changed.
+`ChainState` has the validators, the prices and the chain's time in memory. The stake of contributors is in the
+database, where all processes see it. `list_touched` finds the contributors whose stake an event has changed.
 """
 
 import time
@@ -15,6 +15,7 @@ from covey.chain.follower import SeenBlock
 from covey.chain.node_answers import Block
 from covey.chain.structs import BondKind
 from covey.protocol.ids import Address, Hash, PoolId
+from covey.protocol.prices import ScheduledPrice
 from covey.runtime.log import get_logger
 
 QUIET_SECONDS = 5.0
@@ -39,6 +40,8 @@ class ChainState:
         self._contracts, self._pool, self._validator_bond = contracts, pool, validator_bond
         self.validators: tuple[Address, ...] = ()
         """All validators of the pool, in the order of the chain."""
+        self.prices: tuple[ScheduledPrice, ...] = ()
+        """All prices of the pool, oldest first. The last one may not hold yet."""
         self.bonds: dict[Address, int] = {}
         """Bonds of the validators, in the token's smallest unit."""
         self._seated = 0
@@ -104,7 +107,7 @@ class ChainState:
         return self._head_time and int(self._head_time + time.monotonic() - self._head_seen)
 
     def refresh(self, *, max_age_s: float = 0.0) -> None:
-        """Read validators and bonds from the chain, unless they were read in the last `max_age_s` seconds.
+        """Read validators, bonds and prices from the chain, unless they were read in the last `max_age_s` seconds.
 
         Raises TransientError if the chain does not answer.
         """
@@ -112,13 +115,13 @@ class ChainState:
             return
         pools, stakes = self._contracts.pools, self._contracts.stakes
         needed = self._validator_bond
-        validators = tuple(pools.get_validators(self._pool))
+        prices, validators = pools.get_prices(self._pool), tuple(pools.get_validators(self._pool))
         seated = [each for each in validators if pools.is_validator(self._pool, each)]
         bonds = {each: stakes.stake_of(self._pool, BondKind.VALIDATOR, each) for each in validators}
         active = frozenset(each for each in seated if bonds[each] >= needed)
         for each in sorted(self.active_validators - active):
             get_logger().error("a validator gets no more turns", validator=each, bond=bonds.get(each), needed=needed)
-        self.validators, self.bonds, self.active_validators = validators, bonds, active
+        self.prices, self.validators, self.bonds, self.active_validators = prices, validators, bonds, active
         self._seated = len(seated)
         self._refreshed_at, self._is_outdated = time.monotonic(), False
 
@@ -142,11 +145,11 @@ class ChainState:
         )
 
 
-def is_about_validators(event: Any, pool: int) -> bool:
-    """Return whether an event changes a seat or a bond of a pool's validators."""
+def is_about_state(event: Any, pool: int) -> bool:
+    """Return whether an event changes a price, or a seat or a bond of a pool's validators."""
     if getattr(event, "pool", None) != pool:
         return False
-    return isinstance(event, events.ValidatorReplaced) or (
+    return isinstance(event, (events.ValidatorReplaced, events.PriceSet)) or (
         isinstance(event, _STAKE_EVENTS) and event.kind == BondKind.VALIDATOR
     )
 

@@ -263,11 +263,12 @@ class PageQueries:
         found = self.session.execute(query.where(SubmissionRow.contributor == contributor)).one()
         return SubmissionSums(*(int(value) for value in found))
 
-    def list_units_by_epoch(self, contributor: str) -> list[int]:
-        """Units of a contributor in each epoch that stands and holds work of it. Each one is rounded by itself."""
-        query = select(func.sum(SubmissionRow.units)).where(SubmissionRow.contributor == contributor)
-        query = query.where(SubmissionRow.epoch.is_not(None)).group_by(SubmissionRow.epoch)
-        return [int(units) for units in self.session.scalars(query)]
+    def sum_units_by_epoch(self, contributor: str) -> dict[int, int]:
+        """Return the units of a contributor in each epoch that stands and holds work of it, by the epoch's number."""
+        query = select(SubmissionRow.epoch, func.sum(SubmissionRow.units))
+        query = query.where(SubmissionRow.contributor == contributor, SubmissionRow.epoch.is_not(None))
+        rows = self.session.execute(query.group_by(SubmissionRow.epoch)).all()
+        return {int(epoch or 0): int(units) for epoch, units in rows}
 
     def sum_units_since(self, contributor: str, *, since: float) -> int:
         """Units of a contributor's accepted submissions that were countersigned since then, in Unix seconds."""

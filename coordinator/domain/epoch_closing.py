@@ -26,13 +26,14 @@ from coordinator.domain.settlement import (
     build_work_leaf,
     get_next_number,
     may_begin,
+    read_prices,
 )
 from covey.errors import TransientError
 from covey.protocol import canonical, merkle
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
-from covey.protocol.prices import compute_reward, find_price
+from covey.protocol.prices import compute_reward
 
 SLICE = 150
 """Maximum number of submissions that one transaction updates."""
@@ -163,11 +164,10 @@ def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Ad
     They are summed over submissions. The recorded rewards of the previous epoch cannot be used, because they may
     include an epoch that was disabled later.
     """
-    final = repository.list_final_times() if len(ledger.prices) > 1 else {}
+    prices = read_prices(repository, ledger.prices, windows=ledger.windows, now=0)
     rewards: Counter[str] = Counter()
     for (contributor, epoch), units in repository.sum_settled_units(until=number).items():
-        begun_at = final[epoch - 1] - ledger.windows if epoch and final else 0
-        rewards[contributor] += compute_reward(units, find_price(ledger.prices, begun_at))
+        rewards[contributor] += compute_reward(units, prices.find(epoch))
     return {Address(contributor): reward for contributor, reward in sorted(rewards.items()) if reward}
 
 

@@ -1,6 +1,7 @@
 """Settlement: when an epoch is due, and what the chain reports about it. `epoch_closing` computes its contents."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.db.models import EpochRow, SubmissionRow
@@ -10,7 +11,7 @@ from covey.chain.structs import EpochRecord
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
-from covey.protocol.prices import ScheduledPrice
+from covey.protocol.prices import EpochPrices, ScheduledPrice
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
 """Time in seconds between attempts to post an epoch that the ledger refuses. It doubles up to the maximum."""
@@ -33,11 +34,6 @@ class Ledger:
     """Minimum time in seconds between two postings, by the chain's clock."""
     windows: int
     """Time in seconds from the posting of an epoch until it is final."""
-
-    @property
-    def highest_price(self) -> int:
-        """Highest price that work may get which is handed in now, of the present one and one that holds later."""
-        return max(each.reward_per_million for each in self.prices[-2:])
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
@@ -70,6 +66,13 @@ def may_begin(repository: Repository) -> bool:
     """Return whether another epoch may begin: all unposted ones are filled and fewer than MAX_UNPOSTED."""
     unposted = repository.list_unposted()
     return len(unposted) < MAX_UNPOSTED and all(row.work_root for row in unposted)
+
+
+def read_prices(repository: Repository, prices: Sequence[ScheduledPrice], *, windows: int, now: float) -> EpochPrices:
+    """Return the prices of the pool's epochs. `windows` are the seconds from an epoch's posting until it is final."""
+    final = repository.list_final_times() if len(prices) > 1 else {}
+    posted_at = {number: final_at - windows for number, final_at in final.items()}
+    return EpochPrices(prices=prices, posted_at=posted_at, now=int(now))
 
 
 def compute_earliest(ledger: Ledger, *, after: EpochRow) -> float:

@@ -23,7 +23,8 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
     found = rows.list_node_items(contributor=address)
     if standing is None and not found:
         raise ProtocolError("unknown_address", f"no node of {address} was ever registered here", status=404)
-    sums, price = rows.sum_submissions(address), ctx.terms.reward_per_million
+    sums, prices = rows.sum_submissions(address), ctx.read_prices(rows)
+    price = prices.present
     count = rows.count_nodes_of([address]).get(address, 0)
     staked, locked, claimed = (standing.staked, standing.locked, standing.claimed) if standing else (None, None, None)
     hour = rows.sum_units_since(address, since=now - HOUR_SECONDS)
@@ -44,7 +45,9 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         submissions=sums.submissions,
         undecided=sums.undecided,
         accepted=sums.accepted,
-        settled=sum(compute_reward(units, price) for units in rows.list_units_by_epoch(address)),
+        settled=sum(
+            compute_reward(units, prices.find(epoch)) for epoch, units in rows.sum_units_by_epoch(address).items()
+        ),
         waiting=compute_reward(sums.units_waiting, price),
         day=compute_reward(rows.sum_units_since(address, since=now - DAY_SECONDS), price),
         expected_day=compute_reward(hour * (DAY_SECONDS // HOUR_SECONDS), price),

@@ -8,6 +8,7 @@ from covey.chain.json_rpc import ChainClient
 from covey.chain.node_answers import Block
 from covey.chain.structs import PoolTerms
 from covey.protocol.ids import Address, PoolId
+from covey.protocol.prices import ScheduledPrice
 
 LOOK_SECONDS = 30.0
 """Seconds between two looks at the chain."""
@@ -32,6 +33,7 @@ class PoolOnChain:
     def __init__(self, client: ChainClient, contracts: Contracts, pool: PoolId, terms: PoolTerms) -> None:
         self._client, self._contracts, self._pool = client, contracts, pool
         self._state = ChainState(contracts, pool, validator_bond=terms.validator_bond)
+        self._state.prices = contracts.pools.get_prices(pool)  # Pages need them before the first look has ended.
         self.money: Money | None = None
         """None until the chain's node has answered."""
         self.head: Block | None = None
@@ -46,6 +48,11 @@ class PoolOnChain:
     def validators(self) -> tuple[Address, ...]:
         """Validators that the chain names. Empty until the chain's node has answered."""
         return self._state.validators
+
+    @property
+    def prices(self) -> tuple[ScheduledPrice, ...]:
+        """All prices of the pool, oldest first."""
+        return self._state.prices
 
     @property
     def active(self) -> frozenset[Address]:

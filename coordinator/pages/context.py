@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
+from coordinator.db.repository import Repository
+from coordinator.domain.settlement import read_prices
 from coordinator.domain.stakes import StakeRule
 from coordinator.pages.chain_facts import PoolOnChain
 from coordinator.pages.policy_sources import PolicySources
@@ -14,6 +16,7 @@ from covey.chain.deployment import Deployment
 from covey.chain.structs import PoolTerms
 from covey.object_store import ObjectStore
 from covey.protocol.params import PoolParams
+from covey.protocol.prices import EpochPrices
 from covey.runtime.bounded_executor import BoundedExecutor
 
 
@@ -36,6 +39,11 @@ class PagesContext:
     clock: Callable[[], float]
     stop: asyncio.Event
     """Set when the process is to end; streams of events then end."""
+
+    def read_prices(self, rows: Repository) -> EpochPrices:
+        """Return the prices of the pool's epochs."""
+        windows = self.terms.challenge_window + self.terms.veto_window
+        return read_prices(rows, self.chain.prices, windows=windows, now=self.clock())
 
     @property
     def unit(self) -> TokenUnit:

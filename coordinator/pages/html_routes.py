@@ -102,7 +102,7 @@ async def show_address(pages: Pages, request: Request, address: str, before: str
         who = _require_address(address)
         view = address_views.build_address(ctx, rows, who, now=ctx.clock())
         found = submission_views.build_submissions(ctx, rows, before=read_number(before), limit=PART, contributor=who)
-        return {"address": view, "submissions": found, "price": ctx.terms.reward_per_million}
+        return {"address": view, "submissions": found, "price": ctx.read_prices(rows).present}
 
     return await show(pages, request, "address.html", build)
 

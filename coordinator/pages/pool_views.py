@@ -92,13 +92,17 @@ def _build_hour(rows: Repository, now: float) -> HourView:
 
 
 def _build_money(ctx: PagesContext, rows: Repository, now: float) -> MoneyView:
-    price, money = ctx.terms.reward_per_million, ctx.chain.money
+    prices, money = ctx.read_prices(rows), ctx.chain.money
+    price, newest = prices.present, prices.prices[-1]
+    is_to_change = newest.start > prices.now
     spent = compute_reward(rows.sum_minute_units(since=int(now) - DAY_SECONDS), price)
     unit = ctx.stake_rule.unit
     return MoneyView(
         decimals=unit.decimals,
         symbol=unit.symbol,
         price=price,
+        next_price=newest.reward_per_million if is_to_change else None,
+        next_price_at=newest.start if is_to_change else None,
         escrow=None if money is None else money.escrow,
         promised=None if money is None else money.promised,
         spent_per_day=spent,

@@ -65,6 +65,7 @@ def describe_submissions(
     numbers = {item.epoch for item in found if item.epoch is not None}
     epochs = rows.find_epoch_items(numbers)
     transactions = rows.find_transactions(ctx.config.pool, numbers)
+    prices = ctx.read_prices(rows)
     cases = rows.find_cases([item.receipt_hash for item in found if item.reason])
     for item in found:
         case = cases.get(item.receipt_hash)
@@ -90,7 +91,7 @@ def describe_submissions(
             epoch=item.epoch,
             epoch_state="none" if epoch is None else name_epoch_state(ctx, epoch),
             final_at=None if epoch is None else epoch.final_at,
-            pay=compute_reward(item.units, ctx.terms.reward_per_million) if item.decision is Decision.ACCEPT else 0,
+            pay=compute_reward(item.units, prices.find(item.epoch)) if item.decision is Decision.ACCEPT else 0,
             transaction=None if transaction is None else Hash(transaction),
             case=None if case is None else case.state,
             case_transaction=None if case is None else Hash(case.transaction_hash),

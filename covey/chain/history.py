@@ -4,7 +4,7 @@ case.
 Each query reads only the events that it needs. A role that needs every event uses the follower instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from covey.chain.log_ranges import LogRanges
 from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
 from covey.protocol.ids import Address, Hash, PoolId, hash_from_bytes
-from covey.protocol.prices import find_price
+from covey.protocol.prices import EpochPrices
 from covey.protocol.promises import KEPT_EPOCHS
 
 MAX_BLOCKS = 100_000
@@ -72,13 +72,15 @@ class History:
         """Return the posted epochs of a pool, including disabled ones, oldest first."""
         return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool))
 
-    def list_priced_epochs(self, pool: PoolId) -> list[tuple[events.EpochPosted, int]]:
-        """Return the posted epochs of a pool as `list_epochs` does, each with its price for 1,000,000 units."""
-        pools, posted = self.contracts.pools, self.list_epochs(pool)
-        terms, prices = pools.get_terms(pool), pools.get_prices(pool)
+    def read_prices(self, pool: PoolId, epochs: Sequence[events.EpochPosted], *, now: int) -> EpochPrices:
+        """Return the prices of a pool's epochs. `epochs` are all that were posted, and `now` is the chain's time."""
+        terms = self.contracts.pools.get_terms(pool)
         windows = terms.challenge_window + terms.veto_window
-        begun = [0, *(event.record.final_at - windows for event in posted)]
-        return [(event, find_price(prices, begun_at)) for event, begun_at in zip(posted, begun, strict=False)]
+        return EpochPrices(
+            prices=self.contracts.pools.get_prices(pool),
+            posted_at={event.epoch: event.record.final_at - windows for event in epochs},
+            now=now,
+        )
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
         """Return the newest epoch that is not disabled and is final at `now`. None if there is none.

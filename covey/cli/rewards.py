@@ -5,7 +5,7 @@ not in a final epoch yet.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,8 +50,9 @@ class Waiting:
     """Number of submissions that are not judged yet."""
     units: int
     """Work units of the accepted submissions among them."""
-    units_by_epoch: tuple[int, ...]
-    """These units by epoch, because an epoch rounds a reward down once. Units that no epoch holds are one item."""
+    units_by_epoch: "Mapping[int | None, int]"
+    """These units by epoch, because an epoch has its price and rounds a reward down once. None has those that no epoch
+    holds."""
     final_at: int | None
     """Unix time in seconds when the first accepted submission becomes final. None if none is in a posted epoch."""
 
@@ -75,7 +76,7 @@ def sum_waiting(
     for view in accepted:
         units[view.epoch] += view.units
     times = [posted.record.final_at for posted in unfinal if posted.epoch in units]
-    return Waiting(pending, units.total(), tuple(units.values()), min(times, default=None))
+    return Waiting(pending, units.total(), units, min(times, default=None))
 
 
 @rewards.command("show")
@@ -112,14 +113,16 @@ def rewards_show(
     unit, now = account.get_unit(raw=raw or as_json), account.get_time()
     final, unfinal = account.find_claimable(), account.history.list_unfinal(account.pool, now=now)
     ledger = account.contracts.ledger
+    prices = account.history.read_prices(account.pool, [*([final] if final else []), *unfinal], now=now)
     claimed, deduction = ledger.claimed_of(account.pool, who), ledger.deduction_of(account.pool, who)
     view, work = _ask_coordinator(account, coordinator_url, who, final, unfinal)
-    price = account.contracts.pools.get_terms(account.pool).reward_per_million
+    units_by_epoch = work.units_by_epoch if work else {}
+    accepted = sum(compute_reward(units, prices.find(epoch)) for epoch, units in units_by_epoch.items())
     earned = None if work is None else view.cumulative if view else 0
     values: dict[str, Any] = {
         "contributor": who,
         "pending": work and work.pending,
-        "accepted": work and Amount(sum(compute_reward(units, price) for units in work.units_by_epoch), unit),
+        "accepted": work and Amount(accepted, unit),
         "next_final_at": work.final_at if work else unfinal[0].record.final_at if unfinal else None,
         "epoch": final and final.epoch,
         "earned": None if earned is None else Amount(earned, unit),
@@ -185,8 +188,8 @@ def rewards_statement(
 
     account, who = options.open_account(deployment, None, pool, folder=folder), read_address(contributor)
     unit = account.get_unit(raw=raw or as_json)
-    present = account.contracts.pools.get_terms(account.pool).reward_per_million
-    epochs = {posted.epoch: (posted, price) for posted, price in account.history.list_priced_epochs(account.pool)}
+    epochs = {each.epoch: each for each in account.history.list_epochs(account.pool)}
+    prices = account.history.read_prices(account.pool, list(epochs.values()), now=account.get_time())
     pages = account.list_all_submissions(coordinator_url, contributor=who)
     first = next(pages, [])
     if not first:
@@ -196,9 +199,9 @@ def rewards_statement(
         columns = f"{'task':>8} {'node':42} {'state':9} {'reason':20} {'units':>8} {'pay':>18} {'epoch':>6}"
         typer.echo(f"{columns} {'receipt':66} transaction")
     for view in chain(first, chain.from_iterable(pages)):
-        posted, price = epochs.get(-1 if view.epoch is None else view.epoch, (None, present))
+        posted = None if view.epoch is None else epochs.get(view.epoch)
         is_paid = view.state in ("ACCEPTED", "SETTLED") and view.reason == "none"
-        pay = compute_reward(view.units, price) if is_paid else 0
+        pay = compute_reward(view.units, prices.find(view.epoch)) if is_paid else 0
         transaction = posted and posted.transaction_hash
         if as_json:
             about = view.model_dump(mode="json", include={"task", "node", "state", "reason", "units", "epoch"})

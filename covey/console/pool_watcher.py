@@ -52,8 +52,10 @@ class PoolWatcher:
         """
         account, pool = self._account, self._account.pool
         ledger, terms, now = account.contracts.ledger, account.contracts.pools.get_terms(pool), account.get_time()
-        priced = account.history.list_priced_epochs(pool)
-        standing = [pair for pair in priced[-KEPT_EPOCHS:] if ledger.is_posted(pool, pair[0].record)]
+        posted = account.history.list_epochs(pool)
+        prices = account.history.read_prices(pool, posted, now=now)
+        kept_on_chain = [each for each in posted[-KEPT_EPOCHS:] if ledger.is_posted(pool, each.record)]
+        standing = [(each, prices.find(each.epoch)) for each in kept_on_chain]
         epochs = self._check_epochs(standing, challenge_window=terms.challenge_window, veto_window=terms.veto_window)
         kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
         found = find_kept(kept, account.history, pool=pool, contributor=self._who, now=now)

@@ -12,7 +12,7 @@ from covey.console import account
 from covey.errors import TransientError
 from covey.protocol.ids import ZERO_ADDRESS
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
-from covey.protocol.prices import ScheduledPrice
+from covey.protocol.prices import EpochPrices, ScheduledPrice
 
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
@@ -50,9 +50,14 @@ class FakeHistory:
     def find_claimable(self, pool, *, now):
         return self.find_epoch(pool, 1)
 
+    def read_prices(self, pool, epochs, *, now):
+        posted_at = {posted.epoch: posted.record.final_at - 50 for posted in epochs}
+        return EpochPrices(prices=self.prices, posted_at=posted_at, now=now)
+
     def list_unfinal(self, pool, *, now):
         return [posted for posted in self.unfinal if posted.record.final_at > now]
 
+    prices = (ScheduledPrice(reward_per_million=3_000_000, start=0),)
     unfinal = ()
     case_events = ()
     policies = ()
@@ -145,5 +150,5 @@ def invoke(*arguments, key=True):
     """Run a command with --json and return what it prints."""
     options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
     result = runner.invoke(cli.app, [*arguments, *options, "--json"])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, (result.output, result.exception)
     return json.loads(result.stdout)

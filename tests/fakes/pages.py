@@ -44,6 +44,7 @@ class FakePoolOnChain:
         self.bonds = dict.fromkeys(pool.validators, 50)
         self.validators = tuple(pool.validators)
         self.active = frozenset(pool.validators)
+        self.prices = make_ledger().prices
 
     def refresh(self) -> None:
         """Change nothing."""

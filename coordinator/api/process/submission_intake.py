@@ -13,6 +13,7 @@ from covey.chain.deterrence import compute_undrawn_limit
 from covey.errors import CoveyError
 from covey.protocol.ids import Address, LeaseId, TaskId
 from covey.protocol.messages import Receipt
+from covey.protocol.prices import find_highest_price
 
 
 class NewReceipt(NamedTuple):
@@ -101,5 +102,5 @@ class Intake:
     def _record(self, repository: Repository, items: Sequence[VerifiedReceipt]) -> list[Countersigned | CoveyError]:
         ctx = self._ctx
         return submissions.record_receipts(
-            repository, ctx.params, items, price=ctx.ledger.highest_price, now=ctx.clock()
+            repository, ctx.params, items, price=find_highest_price(ctx.chain.prices), now=ctx.clock()
         )

@@ -45,7 +45,11 @@ class MoneyView(Body):
     symbol: str = Field(max_length=16)
     """Name of the token's unit. Empty if amounts are shown in the smallest unit."""
     price: Amount
-    """Reward of 1,000,000 units."""
+    """Reward of 1,000,000 units in an epoch that begins now."""
+    next_price: Amount | None
+    """Announced price, from `next_price_at` on. None if none is announced."""
+    next_price_at: UInt64 | None
+    """Unix time in seconds. The next price holds for epochs that begin then or later."""
     escrow: Amount | None
     """What the contract holds for the pool."""
     promised: Amount | None

@@ -17,16 +17,19 @@ from tests.fakes.pages import make_pages_context, open_pages
 from tests.fakes.pool import POOL, FakePool, make_address, make_ledger, make_params
 
 pytestmark = pytest.mark.integration
-PRICE = 333_333
-"""Price per million units at which nearly every reward is rounded."""
+PRICE, LATER_PRICE = 333_333, 777_777
+"""Prices per million units at which nearly every reward is rounded."""
 
 
 @pytest.mark.parametrize(
     ("owners", "epochs"), [(4, 3), pytest.param(50, 12, marks=pytest.mark.full)], ids=["few", "fifty"]
 )
 async def test_earned__all_addresses_of_a_run__page_statement_and_file_agree(tmp_path: Path, owners: int, epochs: int):
-    """An epoch in the middle is disabled, so its work is paid in the next one."""
-    rng, ledger = random.Random(owners), make_ledger(prices=(ScheduledPrice(reward_per_million=PRICE, start=0),))
+    """An epoch in the middle is disabled, so its work is paid in the next one. Then the price has changed."""
+    rng, middle = random.Random(owners), epochs // 2
+    changes = ((PRICE, 0), (LATER_PRICE, 80 + middle))
+    ledger = make_ledger(prices=tuple(ScheduledPrice(reward_per_million=each, start=start) for each, start in changes))
+    prices = [PRICE if number <= middle else LATER_PRICE for number in range(epochs)]
     with open_sqlite(tmp_path / "rows.sqlite3") as database:
         pool = FakePool(database, make_params(max_staleness=3, groups_per_step=4 * owners * epochs))
         names = [f"n{number}" for number in range(owners)]
@@ -43,15 +46,21 @@ async def test_earned__all_addresses_of_a_run__page_statement_and_file_agree(tmp
                 row = rows.get_epoch(number)
                 header = settlement.build_header(row, PoolId(POOL))
                 row.header_hash, row.posted_block, row.final_at = header.compute_hash(), 5 + number, 100 + number
-                if number == epochs // 2:
+                if number == middle:
                     settlement.record_disabled(rows, number=number)
             file = EpochFile.from_bytes(closed.data, header)
             require_rewards(
-                file, header, before=before, reward_per_million=PRICE, chain=ledger.chain_id, ledger=ledger.address
+                file,
+                header,
+                before=before,
+                reward_per_million=prices[number],
+                chain=ledger.chain_id,
+                ledger=ledger.address,
             )
-            before = before if number == epochs // 2 else dict(file.rewards)
+            before = before if number == middle else dict(file.rewards)
         ctx = make_pages_context(pool, tmp_path)
-        ctx = dataclasses.replace(ctx, terms=dataclasses.replace(ctx.terms, reward_per_million=PRICE))
+        ctx = dataclasses.replace(ctx, terms=dataclasses.replace(ctx.terms, challenge_window=10, veto_window=10))
+        ctx.chain.prices = ledger.prices  # type: ignore[misc]  # It is a fake.
         async with open_pages(ctx) as client:
             for name in names:
                 owner = make_address(f"{name}'s owner")
@@ -60,6 +69,6 @@ async def test_earned__all_addresses_of_a_run__page_statement_and_file_agree(tmp
                 units = Counter[int]()
                 for item in items:
                     units[item["epoch"]] += item["units"]
-                stated = sum(compute_reward(each, PRICE) for each in units.values())
+                stated = sum(compute_reward(each, prices[epoch]) for epoch, each in units.items())
                 assert int(shown["settled"]) == stated == file.rewards[owner], name
                 assert sum(int(item["pay"]) for item in items) < stated, "rounding each submission pays less"

@@ -14,7 +14,7 @@ from covey.chain.json_rpc import Call
 from covey.errors import OperatorError
 from covey.network import market
 from covey.network.market import ListedPool, PoolService, list_market
-from covey.protocol.prices import compute_reward
+from covey.protocol.prices import compute_reward, find_highest_price
 from covey.runtime.http import find_free_ports
 from tests.fakes.network import CoordinatorHarness
 
@@ -47,7 +47,7 @@ async def test_list_market__announced_url__is_asked_and_compared_with_the_chain(
     found = await read(harness)
     assert (found.service, found.trouble, found.url) == (PoolService.SERVED, "", harness.url)
     assert found.operator == harness.chain.address("operator")
-    assert found.terms.reward_per_million == harness.ctx.ledger.highest_price
+    assert found.terms.reward_per_million == find_highest_price(harness.ctx.chain.prices)
     assert found.params == harness.ctx.params
     assert (found.record.pools, found.record.disabled_epochs) == (found.pool, 0)
 
@@ -121,7 +121,7 @@ async def test_market__command__prints_the_pool_and_what_a_machine_earns(harness
     assert [each["service"] for each in listed["pools"]][:1] == ["served"]
     number = str(harness.ctx.ledger.pool)
     shown = json.loads(await asyncio.to_thread(invoke, "market", "show", number, *asked, "--tokens-per-second", "10"))
-    assert shown["pay_per_hour"] == compute_reward(36_000, harness.ctx.ledger.highest_price)
+    assert shown["pay_per_hour"] == compute_reward(36_000, find_highest_price(harness.ctx.chain.prices))
     assert shown["stake"] == harness.chain.contracts.pools.get_terms(harness.ctx.ledger.pool).min_stake
 
 

@@ -42,7 +42,8 @@ async def test_overview__a_pool_with_everything__counts_all_in_less_than_2_kb(cl
     spent = 3 * body["hour"]["units"]
     assert body["money"] == {
         "decimals": 2, "symbol": "CVT",
-        "price": 3_000_000, "escrow": 1000, "promised": 100, "spent_per_day": spent, "days_left": 900 / spent,
+        "price": 3_000_000, "next_price": None, "next_price_at": None,
+        "escrow": 1000, "promised": 100, "spent_per_day": spent, "days_left": 900 / spent,
     }  # fmt: skip
     assert len(answer.content) < 2000
 

@@ -42,11 +42,11 @@ WORK = [
 @pytest.mark.parametrize(
     ("final", "unfinal", "expected"),
     [
-        (1, [post(2, 150), post(3, 160)], Waiting(1, 15, (9, 2, 4), 150)),
-        (1, [post(3, 160)], Waiting(1, 15, (9, 2, 4), 160)),
-        (1, [post(4, 170)], Waiting(1, 15, (9, 2, 4), None)),
-        (2, [], Waiting(1, 11, (9, 2), None)),
-        (None, [post(1, 140), post(2, 150)], Waiting(1, 31, (9, 2, 4, 16), 140)),
+        (1, [post(2, 150), post(3, 160)], Waiting(1, 15, {None: 9, 3: 2, 2: 4}, 150)),
+        (1, [post(3, 160)], Waiting(1, 15, {None: 9, 3: 2, 2: 4}, 160)),
+        (1, [post(4, 170)], Waiting(1, 15, {None: 9, 3: 2, 2: 4}, None)),
+        (2, [], Waiting(1, 11, {None: 9, 3: 2}, None)),
+        (None, [post(1, 140), post(2, 150)], Waiting(1, 31, {None: 9, 3: 2, 2: 4, 1: 16}, 140)),
     ],
 )
 def test_sum_waiting__by_hand__is_what_no_final_epoch_holds(final, unfinal, expected):

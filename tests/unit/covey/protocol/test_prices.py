@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.protocol.prices import ScheduledPrice, compute_reward, compute_start, find_price
+from covey.protocol.prices import (
+    EpochPrices,
+    ScheduledPrice,
+    compute_reward,
+    compute_start,
+    find_highest_price,
+    find_price,
+)
 from tests.vectors.make import HERE
 
 pytestmark = pytest.mark.unit
@@ -40,6 +47,15 @@ def test_compute_reward__vectors__are_what_the_contract_computes_too():
 def test_find_price__epoch_began__has_the_newest_price_that_held(begun_at: int, price: int):
     prices = [ScheduledPrice(reward_per_million=p, start=start) for p, start in ((3, 0), (5, 100), (2, 1000))]
     assert find_price(prices, begun_at) == price
+
+
+@pytest.mark.parametrize(("epoch", "price"), [(0, 3), (1, 3), (2, 5), (3, 2), (4, 5), (None, 5)])
+def test_find__epoch__has_the_price_of_the_time_when_the_previous_was_posted(epoch: int | None, price: int):
+    """Epoch 3 is not posted, so 4 would begin now, at 500."""
+    prices = [ScheduledPrice(reward_per_million=p, start=start) for p, start in ((3, 0), (5, 100), (2, 1000))]
+    found = EpochPrices(prices=prices, posted_at={0: 99, 1: 100, 2: 1000}, now=500)
+    assert found.find(epoch) == price
+    assert (found.present, find_highest_price(prices)) == (5, 5)
 
 
 @pytest.mark.parametrize(("price", "start"), [(6, 1010), (4, 1500), (0, 1500)])
