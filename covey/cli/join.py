@@ -11,7 +11,7 @@ import typer
 
 from covey.cli.enroll import enroll_workers
 from covey.cli.up_down import keep_up
-from covey.console.options import Json, is_terminal, show
+from covey.console.options import Bandwidth, Json, is_terminal, show
 from covey.console.terminal import quote
 from covey.errors import OperatorError, ProtocolError, TransientError
 
@@ -68,6 +68,10 @@ def join(
             help="Measure this machine at the pool's work for SECONDS, and show what it would earn.",
         ),
     ] = None,
+    bandwidth: Bandwidth = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Join although this machine lacks hardware that the pool asks for.")
+    ] = False,
     yes: Annotated[
         bool,
         typer.Option(
@@ -81,7 +85,7 @@ def join(
 
     Tokens are staked only with --key-file. The command then shows the stake, asks for confirmation, stakes, registers,
     and works until Ctrl-C. If a check of `covey doctor` fails, the command ends with exit code 1 before it stakes
-    anything.
+    anything. A machine that lacks hardware that the pool asks for is refused, unless --force is set.
 
     Example: `covey join http://127.0.0.1:8000 worker --deployment deployment.json`
     """
@@ -102,6 +106,9 @@ def join(
     pool = joining.check_pool(view, url, chosen)
     unit = read_unit(Contracts(ChainClient(chosen.choose_node()), chosen).get_token(pool.pool))
     devices, tensor_parallel_size = choose_devices(gpus, is_together=together)
+    gpus_used = 0 if devices == ["cpu"] else len(devices) * tensor_parallel_size
+    misfits = _list_misfits(pool, folder, gpus_used, bandwidth)
+    _require_fit(pool, misfits, is_forced=force)
     files = joining.create_worker_folder(folder, pool, devices, tensor_parallel_size)
     _give_test_money(pool, key_file or folder / "keys" / "contributor.key", len(files), unit)
     if not as_json:
@@ -119,7 +126,7 @@ def join(
     steps = [] if enrolled else _list_steps(folder, files, key_file, is_ready=is_ready)
     if as_json:
         rows = [asdict(check) for check in checks]
-        about = {"folder": str(folder), "workers": list(map(str, files)), "checks": rows}
+        about = {"folder": str(folder), "workers": list(map(str, files)), "checks": rows, "misfits": misfits}
         show(about | {"earnings": earnings or None, "enrolled": enrolled, "next": steps}, as_json)
     elif enrolled:
         show(enrolled, as_json)
@@ -220,6 +227,26 @@ def choose_devices(gpus: int | None, *, is_together: bool) -> tuple[list[str], i
     if is_together:
         return ["cuda"], count
     return ([f"cuda:{i}" for i in range(count)] if count > 1 else ["cuda"]), 1
+
+
+def _list_misfits(pool: "CheckedPool", folder: Path, gpus: int, bandwidth: float | None) -> list[str]:
+    from covey.cli.doctor.machine_facts import look_at_machine
+    from covey.protocol.hardware_needs import list_misfits
+
+    machine = look_at_machine(folder, gpus=gpus, bandwidth_mbits=bandwidth)
+    return list_misfits(pool.params.needs, machine, models=pool.params.verification.list_models())
+
+
+def _require_fit(pool: "CheckedPool", misfits: Sequence[str], *, is_forced: bool) -> None:
+    """Raise OperatorError("machine_misfit") if this machine lacks what the pool asks for, or warn with --force."""
+    if misfits and not is_forced:
+        raise OperatorError(
+            "machine_misfit",
+            f"this machine does not fit pool {pool.pool}: {quote(' '.join(misfits))}",
+            fix="Choose a pool that covey market --fits lists, or join anyway with --force",
+        )
+    for sentence in misfits:
+        typer.echo(quote(f"warn: {sentence}"), err=True)
 
 
 def _give_test_money(pool: "CheckedPool", key_file: Path, workers: int, unit: "TokenUnit") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covey.console import options
-from covey.console.options import DeploymentFile, FolderSource, Json
+from covey.console.options import Bandwidth, DeploymentFile, FolderSource, Json
 from covey.console.terminal import describe_duration, quote
 from covey.errors import OperatorError
 
@@ -14,12 +14,25 @@ if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
     from covey.chain.history import History
     from covey.network.market import ListedPool
+    from covey.protocol.hardware_needs import MachineHardware
     from covey.protocol.ids import PoolId
 
 market = typer.Typer(help="Find pools on chain, and what they pay.", invoke_without_command=True)
 
 
-MarketOrder = Literal["price", "money", "age"]
+MarketOrder = Literal["price", "earnings", "money", "age"]
+Order = Annotated[
+    MarketOrder,
+    typer.Option(
+        "--sort",
+        help="Order of the list, the best first. earnings: what a worker has been paid per hour; pools for which that "
+        "is unknown are last.",
+    ),
+]
+Fits = Annotated[
+    bool,
+    typer.Option("--fits", help="List only pools that this machine fits, and say of each other one why it does not."),
+]
 Node = Annotated[
     str | None,
     typer.Option("--rpc", envvar="COVEY_RPC_URL", help="RPC URL of a node of the chain. By default the deployment's."),
@@ -38,7 +51,9 @@ def list_pools(
         ),
     ] = None,
     rpc: Node = None,
-    sort: Annotated[MarketOrder, typer.Option(help="Order of the list, the best first.")] = "price",
+    sort: Order = "price",
+    fits: Fits = False,
+    bandwidth: Bandwidth = None,
     as_json: Json = False,
 ) -> None:
     """List the pools of a deployment: what they train, what they pay, and whether their coordinators answer.
@@ -46,36 +61,64 @@ def list_pools(
     Everything about money is read from the chain. Pools whose coordinator does not answer, or describes another pool
     than the chain, are shown as such.
 
-    Example: `covey market --deployment deployment.json --sort money`
+    Example: `covey market --deployment deployment.json --fits --sort earnings`
     """
     if context.invoked_subcommand is not None:
         return
     if deployment is None:
         raise OperatorError("no_deployment", "no file names the contracts", fix="Set --deployment or COVEY_DEPLOYMENT")
-    _list(deployment, rpc, sort, as_json=as_json)
+    _list(deployment, rpc, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
 
 
-def _list(deployment: Path, rpc: str | None, sort: MarketOrder, *, as_json: bool) -> None:
+def _list(
+    deployment: Path, rpc: str | None, sort: MarketOrder, *, fits: bool, bandwidth: float | None, as_json: bool
+) -> None:
     history = _open(deployment, rpc)
     found = _read(history)
     now = history.client.get_block("latest").timestamp
+    units = {each.pool: _read_unit(history, each.pool) for each in found}
     keys: dict[MarketOrder, Any] = {
         "price": lambda each: -each.terms.reward_per_million,
+        "earnings": lambda each: _rank_earnings(each, units[each.pool]),
         "money": lambda each: -each.free_escrow,
         "age": lambda each: each.created_at,
     }
     found.sort(key=keys[sort])
-    units = {each.pool: _read_unit(history, each.pool) for each in found}
+    machine = _look_at_machine(bandwidth) if fits else None
+    misfits = {each.pool: each.list_misfits(machine) if machine else [] for each in found}
+    fitting = [each for each in found if not misfits[each.pool]]
     if as_json:
-        options.show({"pools": [_describe(each, units[each.pool], now, as_json=True) for each in found]}, as_json)
+        rows = [_describe(each, units[each.pool], now, as_json=True) for each in fitting]
+        options.show({"pools": rows, "misfits": {pool: why for pool, why in misfits.items() if why}}, as_json)
         return
-    _print_table(found, units, now)
+    _print_table(fitting, units, now)
+    for pool, reasons in misfits.items():
+        if reasons:
+            typer.echo(quote(f"pool {pool} does not fit this machine: {' '.join(reasons)}"))
+    if not found:
+        typer.echo("no pool is open on this chain")
+
+
+def _rank_earnings(found: "ListedPool", unit: "TokenUnit") -> tuple[bool, float]:
+    """Return the key of a pool in the order of earnings, in whole tokens. Pools with different tokens are compared by
+    number.
+    """
+    hourly = found.expected_per_hour
+    return hourly is None, -(hourly or 0) / 10**unit.decimals
+
+
+def _look_at_machine(bandwidth: float | None) -> "MachineHardware":
+    from covey.cli.doctor.machine_facts import look_at_machine
+
+    return look_at_machine(Path(), gpus=None, bandwidth_mbits=bandwidth)
 
 
 def list_pools_of_chain(
     deployment: DeploymentFile,
     rpc: Node = None,
-    sort: Annotated[MarketOrder, typer.Option(help="Order of the list, the best first.")] = "price",
+    sort: Order = "price",
+    fits: Fits = False,
+    bandwidth: Bandwidth = None,
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +126,7 @@ def list_pools_of_chain(
 
     Example: `covey pool list mypool`
     """
-    _list(deployment, rpc, sort, as_json=as_json)
+    _list(deployment, rpc, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
 
 
 @market.command("show")
@@ -108,10 +151,13 @@ def show_pool(
         Path | None,
         typer.Option(help="Folder in which --measure keeps the policy, for a worker. By default it is deleted."),
     ] = None,
+    bandwidth: Bandwidth = None,
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
     """Show one pool, what it pays for the work of a machine, when that can be claimed, and what is at stake.
+
+    `needs` says what hardware the pool asks for, and `misfits` what this machine lacks of it.
 
     Example: `covey market show 1 --deployment deployment.json --tokens-per-second 2500`
     """
@@ -125,6 +171,7 @@ def show_pool(
     (found,) = _read(history, only=PoolId(number))
     unit, now = _read_unit(history, found.pool), history.client.get_block("latest").timestamp
     values = _describe(found, unit, now, as_json=as_json)
+    values["misfits"] = found.list_misfits(_look_at_machine(bandwidth))
     if measure is not None:
         tokens_per_second = _measure(history, found, measure, policies)
     if tokens_per_second is not None:
@@ -244,14 +291,24 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
         "days_left": days if as_json or days is None else f"{days:.1f}",
         "steps": found.steps,
         "nodes": found.nodes,
-        "earned_per_node_hour": Amount(int(found.spent_per_day / 24 / found.nodes), unit) if found.nodes else None,
+        "expected_per_hour": None if found.expected_per_hour is None else Amount(found.expected_per_hour, unit),
         "age": now - found.created_at if as_json else describe_duration(max(0, now - found.created_at)),
         "operator": found.operator,
         "operator_pools": found.record.pools,
         "operator_disabled_epochs": found.record.disabled_epochs,
         "operator_cases": found.record.cases,
         "invite_only": terms.is_invite_only,
+        "needs": _describe_needs(found, as_json=as_json),
     }
+
+
+def _describe_needs(found: "ListedPool", *, as_json: bool) -> dict[str, Any] | str | None:
+    if found.params is None:
+        return None
+    needs, models = found.params.needs, found.params.verification.list_models()
+    if as_json:
+        return needs.model_dump(mode="json") | {"models": models}
+    return quote("; ".join([*([" or ".join(models)] if models else []), *needs.list_texts()]))
 
 
 def _expect(found: "ListedPool", unit: "TokenUnit", tokens_per_second: float) -> dict[str, Any]:
@@ -276,6 +333,7 @@ def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", no
         "free_escrow": "left",
         "days_left": "days",
         "nodes": "nodes",
+        "expected_per_hour": "per hour",
         "service": "service",
     }
     table = Table(*heads.values(), box=SIMPLE)
@@ -286,5 +344,3 @@ def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", no
     for each in found:
         if each.trouble:
             typer.echo(quote(f"pool {each.pool} is {each.service.value}: {each.trouble}"))
-    if not found:
-        typer.echo("no pool is open on this chain")

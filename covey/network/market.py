@@ -22,6 +22,7 @@ from covey.errors import CoveyError, OperatorError, ProtocolError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.network.pool_view import require_same_contracts
 from covey.protocol.api.public import StatusView
+from covey.protocol.hardware_needs import MachineHardware, list_misfits
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
 from covey.runtime.urls import is_public_url
@@ -90,6 +91,22 @@ class ListedPool:
     def days_left(self) -> float | None:
         """Days that the free escrow lasts at the present rate. None if nothing is spent."""
         return self.free_escrow / self.spent_per_day if self.spent_per_day > 0 else None
+
+    @property
+    def expected_per_hour(self) -> int | None:
+        """What the newest epochs have paid a registered worker per hour on average. 0 once the free escrow is empty.
+
+        None if no epoch or no worker is known.
+        """
+        if self.free_escrow == 0:
+            return 0
+        return int(self.spent_per_day / 24 / self.nodes) if self.nodes and self.spent_per_day > 0 else None
+
+    def list_misfits(self, machine: MachineHardware) -> list[str]:
+        """Return one sentence for each reason why a machine does not fit the pool. Empty if it fits."""
+        if self.params is None:
+            return ["The pool's parameters are not valid for this version of Covey."]
+        return list_misfits(self.params.needs, machine, models=self.params.verification.list_models())
 
 
 def list_market(history: History, *, is_devnet: bool, only: PoolId | None = None) -> list[ListedPool]:

@@ -14,6 +14,7 @@ from covey.errors import ProtocolError
 from covey.protocol import canonical
 from covey.protocol.api.common import HashText
 from covey.protocol.execution_contract import MAX_CONTRACTS, ExecutionContract, list_digests
+from covey.protocol.hardware_needs import HardwareNeeds
 from covey.protocol.ids import Hash, hash_from_bytes
 from covey.protocol.seeding import MAX_AUDIT_ROWS, draw_rows
 from covey.protocol.submission_file.rows import Budget
@@ -166,6 +167,13 @@ class VerificationParams(_Part):
         """Return the contracts by their digests."""
         return list_digests(self.contracts)
 
+    def list_models(self) -> tuple[str, ...]:
+        """Return the names of the accelerators of which a worker must have one. Empty: a CPU suffices, or any."""
+        if self.mode == "calibrated":
+            return () if self.hardware in ("any", "cpu") else (self.hardware,)
+        names = [contract.architecture.rpartition(", sm_")[0] for contract in self.contracts]
+        return tuple(names) if all(names) else ()  # the name of a CPU has no compute capability
+
 
 class TrainingParams(_Part):
     """Parameters that determine the rollouts and batches of a run. A pool and a run on one machine share them."""
@@ -262,6 +270,8 @@ class PoolParams(TrainingParams):
     """
     max_submission_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 30)
     """Maximum size of one submission's file in bytes. It must be large enough for every honest submission."""
+    needs: HardwareNeeds = Field(default=HardwareNeeds(), exclude_if=lambda needs: needs == HardwareNeeds())
+    """Hardware that a worker's machine should have. It is advice for contributors."""
 
     @model_validator(mode="after")
     def _require_calibration(self) -> Self:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from covey.cli.doctor.snapshot import DeviceFacts, EngineProbe, FolderFacts, Trouble
 from covey.engines.factory import choose_engine, require_engine
-from covey.engines.installation import describe_build, measure_memory
+from covey.engines.installation import ask_for_accelerators, describe_build, measure_memory
 from covey.engines.vllm.vllm_options import VllmOptions
 from covey.errors import OperatorError
+from covey.protocol.hardware_needs import Accelerator, MachineHardware
 from covey.protocol.params import PoolParams
 from covey.runtime.http import listen
 from covey.runtime.settings import RoleSettings
@@ -58,8 +59,27 @@ def look_at_engine(role: Literal["worker", "validator"], settings: RoleSettings,
     return EngineProbe(name=name, build=describe_build(name, vllm.interpreter), contract=contract)
 
 
+def look_at_machine(folder: Path, *, gpus: int | None, bandwidth_mbits: float | None) -> MachineHardware:
+    """Return what workers of this machine would have. `gpus` is the number of GPUs that they use; None means all.
+
+    Raises OperatorError("bad_device") if torch cannot be asked.
+    """
+    found = [] if gpus == 0 else ask_for_accelerators()
+    return MachineHardware(
+        memory_bytes=measure_memory("cpu"),
+        accelerators=tuple(Accelerator(name=name, memory_bytes=memory) for name, memory in found[:gpus]),
+        free_disk_bytes=shutil.disk_usage(_find_present(folder)).free,
+        bandwidth_bits=None if bandwidth_mbits is None else int(bandwidth_mbits * 1e6),
+    )
+
+
+def _find_present(root: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+
+
 def look_at_folder(root: Path) -> FolderFacts:
-    present = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    present = _find_present(root)
     sizes = (os.path.getsize(path) for path in root.rglob("*") if path.is_file())
     return FolderFacts(
         free=shutil.disk_usage(present).free,

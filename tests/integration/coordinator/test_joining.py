@@ -14,7 +14,11 @@ from covey.chain.wallet import load_key, save_key
 from covey.cli import join as module
 from covey.devnet import deploy
 from covey.errors import OperatorError, ProtocolError, TransientError
-from tests.fakes.network import MIN_STAKE, CoordinatorHarness
+from covey.local import joining
+from covey.protocol.api.public import PoolView
+from covey.protocol.hardware_needs import HardwareNeeds
+from covey.protocol.ids import PoolId
+from tests.fakes.network import MIN_STAKE, CoordinatorHarness, create_pool
 
 pytestmark = pytest.mark.integration
 
@@ -165,6 +169,41 @@ def test_join__test_money_that_is_not_given__is_a_warning(join, monkeypatch: pyt
     assert result.exit_code == 0, result.exception
     assert "warn: no test tokens were received: the node has ended" in result.stderr
     assert json.loads(result.stdout)["folder"] == str(tmp_path / "mine")
+
+
+@pytest.fixture
+def needy(harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch) -> PoolId:
+    """Let the coordinator describe a pool on chain that asks for more memory than any machine has."""
+    params = harness.ctx.params.model_copy(update={"needs": HardwareNeeds(min_memory_bytes=1 << 50)})
+    pool = create_pool(harness.chain, params)
+    ask = joining.ask_for_pool
+
+    async def ask_for_needy(url: str) -> PoolView:
+        changes = {"pool": pool, "params": params.to_text(), "params_hash": params.compute_hash()}
+        return (await ask(url)).model_copy(update=changes)
+
+    monkeypatch.setattr(joining, "ask_for_pool", ask_for_needy)
+    return pool
+
+
+def test_join__machine_that_the_pool_does_not_fit__is_refused_before_anything_is_made(
+    harness: CoordinatorHarness, join, needy: PoolId, tmp_path: Path
+):
+    before, result = list_chain(harness), join("--yes", stakes=True)
+    assert isinstance(result.exception, OperatorError)
+    assert result.exception.code == "machine_misfit"
+    assert f"does not fit pool {needy}: The pool asks for 1048576.0 GiB of memory" in str(result.exception)
+    assert list_chain(harness) == before
+    assert not (tmp_path / "mine").exists()
+
+
+def test_join__force__goes_on_with_a_warning(join, needy: PoolId, tmp_path: Path):
+    result = join("--force", "--json")
+    assert result.exit_code == 0, result.exception
+    assert "warn: The pool asks for 1048576.0 GiB of memory, and this machine has " in result.stderr
+    (sentence,) = json.loads(result.stdout)["misfits"]
+    assert sentence.startswith("The pool asks for 1048576.0 GiB of memory")
+    assert (tmp_path / "mine" / "worker.toml").exists()
 
 
 def test_list_steps__blank_in_a_path__is_quoted():

@@ -14,9 +14,10 @@ from covey.chain.json_rpc import Call
 from covey.errors import OperatorError
 from covey.network import market
 from covey.network.market import ListedPool, PoolService, list_market
+from covey.protocol.hardware_needs import HardwareNeeds
 from covey.protocol.prices import compute_reward, find_highest_price
 from covey.runtime.http import find_free_ports
-from tests.fakes.network import CoordinatorHarness
+from tests.fakes.network import CoordinatorHarness, create_pool
 
 pytestmark = pytest.mark.integration
 
@@ -123,6 +124,31 @@ async def test_market__command__prints_the_pool_and_what_a_machine_earns(harness
     shown = json.loads(await asyncio.to_thread(invoke, "market", "show", number, *asked, "--tokens-per-second", "10"))
     assert shown["pay_per_hour"] == compute_reward(36_000, find_highest_price(harness.ctx.chain.prices))
     assert shown["stake"] == harness.chain.contracts.pools.get_terms(harness.ctx.ledger.pool).min_stake
+
+
+async def test_market__fits__leaves_out_pools_that_ask_for_more_and_says_why(harness: CoordinatorHarness, tmp_path):
+    needs = HardwareNeeds(min_memory_bytes=1 << 50, min_bandwidth_bits=10**9)
+    needy = create_pool(harness.chain, harness.ctx.params.model_copy(update={"needs": needs}))
+    file = tmp_path / "deployment.json"
+    harness.chain.contracts.deployment.save(file)
+    asked = ("--deployment", str(file), "--rpc", harness.chain.client.rpc_url)
+    known = json.loads(await asyncio.to_thread(invoke, "market", *asked, "--json"))
+    assert {harness.ctx.ledger.pool, needy} <= {each["pool"] for each in known["pools"]}
+    (row,) = (each for each in known["pools"] if each["pool"] == needy)
+    assert row["needs"] == needs.model_dump(mode="json") | {"models": []}
+    fitting = ("market", *asked, "--fits", "--bandwidth", "100", "--sort", "earnings")
+    shown = json.loads(await asyncio.to_thread(invoke, *fitting, "--json"))
+    listed = {each["pool"] for each in shown["pools"]}
+    assert harness.ctx.ledger.pool in listed
+    assert needy not in listed
+    memory, bandwidth = shown["misfits"][str(needy)]
+    assert memory.startswith("The pool asks for 1048576.0 GiB of memory, and ")
+    assert bandwidth == "The pool asks for 1000 Mbit/s of download, and this machine has 100 Mbit/s."
+    printed = await asyncio.to_thread(invoke, *fitting)
+    assert f"pool {needy} does not fit this machine: {memory} {bandwidth}" in printed
+    one = await asyncio.to_thread(invoke, "market", "show", str(needy), *asked)
+    assert "needs  1048576.0 GiB of memory per device; 1000 Mbit/s of download" in one
+    assert f"misfits  {memory}" in one
 
 
 async def test_market_history__operator_and_stranger__are_told_from_the_chain(harness: CoordinatorHarness, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from covey.engines.installation import describe_build, describe_hardware, list_versions
+from covey.engines.installation import ask_for_accelerators, describe_build, describe_hardware, list_versions
 from covey.errors import OperatorError
 
 pytestmark = pytest.mark.unit
@@ -104,6 +104,30 @@ def test_describe_hardware__another_python__asks_its_torch(tmp_path: Path) -> No
     with pytest.raises(OperatorError, match="cuda:9 cannot be used: no such device") as caught:
         describe_hardware("cuda:9", interpreter=python)
     assert caught.value.code == "bad_device"
+
+
+FAKE_GPUS = """
+class cuda:
+    device_count = staticmethod(lambda: 2)
+    get_device_name = staticmethod(lambda i: ("NVIDIA L4", "NVIDIA H200")[i])
+
+class module:
+    mem_get_info = staticmethod(lambda device: (1, {"cuda:0": 24, "cuda:1": 141}[device]))
+
+def get_device_module(device):
+    return module
+"""
+
+
+def test_ask_for_accelerators__two_gpus__are_named_with_their_memory_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_GPUS)
+    monkeypatch.setattr(sys, "executable", str(write_python(tmp_path)))
+    assert ask_for_accelerators() == [("NVIDIA L4", 24), ("NVIDIA H200", 141)]
+    (tmp_path / "torch.py").write_text("raise RuntimeError('the driver is too old')")
+    with pytest.raises(OperatorError, match=r"bad_device: .*the driver is too old"):
+        ask_for_accelerators()
 
 
 @pytest.mark.parametrize("name", ["any", "another"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covey.errors import ProtocolError
+from covey.protocol.hardware_needs import HardwareNeeds
 from covey.protocol.params import MAX_PARAMS_BYTES, EnvironmentParams, ModelParams, PoolParams, VerificationParams
 from covey.protocol.submission_file.codec import decode, encode
 from covey.protocol.submission_file.rows import Budget, Rollout
@@ -66,6 +67,49 @@ def test_params__any__text_round_trips_under_its_hash_and_is_canonical(value):
     assert again == value
     assert again.to_text() == text
     assert json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False) == text
+
+
+def test_to_text__no_needs__is_the_text_of_a_pool_from_before_there_were_needs():
+    assert '"needs"' not in build().to_text()
+    needs = HardwareNeeds(min_disk_bytes=5)
+    text = build(needs=needs).to_text()
+    assert '"needs":{"accelerators":[],"min_bandwidth_bits":0,"min_disk_bytes":5,"min_memory_bytes":0}' in text
+    assert PoolParams.from_text(text, keccak_of(text)).needs == needs
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        '{"min_memory_bytes":-1}',
+        '{"min_memory_bytes":1e400}',
+        '{"accelerators":["gpu:count=many"]}',
+        '{"accelerators":"gpu"}',
+        '{"more":1}',
+        "null",
+    ],
+)
+def test_from_text__needs_of_another_form__are_refused(needs):
+    text = build().to_text().replace('"online_filter"', f'"needs":{needs},"online_filter"')
+    with pytest.raises(ProtocolError, match="bad_params"):
+        PoolParams.from_text(text, keccak_of(text))
+
+
+@pytest.mark.parametrize(
+    ("rules", "models"),
+    [
+        ({}, ()),
+        ({"hardware": "cpu"}, ()),
+        ({"hardware": "NVIDIA H100 80GB HBM3"}, ("NVIDIA H100 80GB HBM3",)),
+        (make_exact(make_contract(architecture="NVIDIA H200, sm_90")), ("NVIDIA H200",)),
+        (make_exact(make_contract(architecture="AMD EPYC, AVX512")), ()),
+        (
+            make_exact(make_contract(architecture="NVIDIA H200, sm_90"), make_contract(architecture="EPYC, AVX512")),
+            (),
+        ),
+    ],
+)
+def test_list_models__hardware_of_the_pool__names_accelerators_only(rules, models):
+    assert VerificationParams(**rules).list_models() == models
 
 
 def test_params__derived_numbers__by_hand():

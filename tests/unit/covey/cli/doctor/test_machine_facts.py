@@ -1,13 +1,16 @@
 """What the doctor sees of this machine."""
 
 import importlib.util
+import shutil
 import socket
+from pathlib import Path
 
 import pytest
 
-from covey.cli.doctor.machine_facts import find_port_trouble, look_at_engine
+from covey.cli.doctor import machine_facts
+from covey.cli.doctor.machine_facts import find_port_trouble, look_at_engine, look_at_machine
 from covey.cli.doctor.snapshot import EngineProbe
-from covey.engines.installation import describe_build
+from covey.engines.installation import describe_build, measure_memory
 from covey.errors import OperatorError
 from tests.fakes.pool import make_params
 from validator.config import ValidatorConfig
@@ -49,6 +52,17 @@ def test_look_at_engine__pool_takes_another__is_refused_as_at_the_start(role, se
     with pytest.raises(OperatorError) as caught:
         look_at_engine(role, settings, make_params(verification=rules))
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("gpus", "names"), [(None, ["L4", "H200"]), (1, ["L4"]), (0, [])])
+def test_look_at_machine__gpus_in_use__are_those_of_the_machine(tmp_path: Path, monkeypatch, gpus, names):
+    monkeypatch.setattr(machine_facts, "ask_for_accelerators", lambda: [("L4", 24), ("H200", 141)])
+    found = look_at_machine(tmp_path / "not" / "yet", gpus=gpus, bandwidth_mbits=0.5)
+    assert [each.name for each in found.accelerators] == names
+    assert found.memory_bytes == measure_memory("cpu")
+    assert found.free_disk_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, abs=1 << 30)
+    assert found.bandwidth_bits == 500_000
+    assert look_at_machine(tmp_path, gpus=0, bandwidth_mbits=None).bandwidth_bits is None
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
