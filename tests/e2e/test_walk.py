@@ -1,15 +1,23 @@
 """docs/walk.md as code: one rollout from assignment to settlement, once honestly and once for every cheat."""
 
 import asyncio
+import json
+from collections import Counter
+from contextlib import closing
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
+import coordinator.pages.app
 import trainer.loop
 import validator.enforcement
 import validator.loop
+from coordinator.pages.pages_application import build_pages
 from covey.chain.history import History
 from covey.chain.structs import Accusation, BondKind
 from covey.chain.structs import OnChainCaseState as ChainCase
+from covey.cli import app
 from covey.demo import cheats
 from covey.demo.demo_network import POOL
 from covey.demo.participants import CHALLENGE_SECONDS, MIN_STAKE, PRICE, VETO_SECONDS, DemoOptions
@@ -64,6 +72,36 @@ async def judge(walk: Walk) -> None:
     await walk.until(
         lambda: all(s.state is not SubmissionState.SUBMITTED for s in list_submissions(walk)), walk.run_jobs, turns
     )
+
+
+async def require_same_sums(walk: Walk, name: str, earned: int) -> None:
+    """Require that page, statement, `rewards show` and the chain say the same of a contributor that has claimed."""
+    network, contributor = walk.network, walk.network.participants.get_address(name)
+    chain = ("--deployment", str(network.participants.deployment), "--pool", str(POOL))
+    options = (*chain, "--coordinator-url", network.url, "--json")
+    statement = await asyncio.to_thread(
+        CliRunner().invoke, app, ["rewards", "statement", str(contributor), *options], catch_exceptions=False
+    )
+    stated = Counter[int]()
+    for line in map(json.loads, statement.stdout.splitlines()):
+        stated[line["epoch"]] += line["units"]
+    shown = await asyncio.to_thread(
+        CliRunner().invoke,
+        app,
+        ["rewards", "show", "--contributor", str(contributor), *options],
+        catch_exceptions=False,
+    )
+    values = json.loads(shown.stdout)
+    ctx = await asyncio.to_thread(coordinator.pages.app.build, walk.coordinator.config)
+    with closing(ctx.database):
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=build_pages(ctx)), base_url="http://pages"
+        ) as client:
+            page = (await client.get(f"/v1/addresses/{contributor}")).json()
+    assert sum(compute_reward(units, PRICE) for units in stated.values()) == earned
+    assert (values["earned"], values["claimed"], values["claimable"], values["accepted"]) == (earned, earned, 0, 0)
+    assert int(page["settled"]) == earned
+    assert network.contracts.ledger.claimed_of(POOL, contributor) == earned
 
 
 async def test_walk__honest__fifteen_stops(tmp_path):
@@ -125,6 +163,7 @@ async def test_walk__honest__fifteen_stops(tmp_path):
             walk.network.command, "rewards", "claim", "--coordinator-url", walk.network.url, key=worker.contributor
         )
         assert claimed["claimed"] == compute_reward(units, PRICE)
+        await require_same_sums(walk, worker.contributor, compute_reward(units, PRICE))
         await validator.enforcement.cycle(walk.validators[0])  # 15: nobody to slash
         contributor = walk.network.participants.get_address(worker.contributor)
         assert walk.network.contracts.stakes.stake_of(POOL, BondKind.CONTRIBUTOR, contributor) == 2 * MIN_STAKE
