@@ -187,10 +187,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._files = FileSender(transport, on_sent=self._count_moved)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection, without references in a circle: a server collects its garbage rarely."""
         if self._files is not None:
             self._files.close()
         self._gate.forget(self)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves the timer after an error.
+        self.timeout_keep_alive_task = None
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes.
@@ -232,8 +236,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._moved += self._limits.progress_bytes  # The peer has read a full buffer, which is enough progress.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {SEND_FILE: partial(self._send_file, cycle)}  # type: ignore[dict-item]
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, app, cycle))
+
+    async def _run(self, app: Any, cycle: RequestResponseCycle, scope: Any, receive: Any, send: Any) -> None:
+        """Run the application with the extension that sends files, which ends with the request."""
+        scope["extensions"] = {SEND_FILE: partial(self._send_file, cycle)}
+        try:
+            await app(scope, receive, send)
+        finally:
+            del scope["extensions"]  # It refers to the request, which refers to the scope.
 
     async def _send_file(self, cycle: RequestResponseCycle, part: FilePart) -> bool:
         """Send a part of a file as the rest of a response's body, as `SendFile` says."""

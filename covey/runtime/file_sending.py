@@ -51,7 +51,7 @@ class FileSender:
 
     def close(self) -> None:
         """End what is being sent, because the connection has ended."""
-        self._is_over = True
+        self._is_over, self._on_sent = True, _ignore
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 
@@ -104,6 +104,10 @@ class FileSender:
         finally:
             self._loop.remove_writer(connection)
             self._done = None
+
+
+def _ignore(size: int) -> None:
+    """Count nothing."""
 
 
 def _is_in_memory(part: FilePart) -> bool:

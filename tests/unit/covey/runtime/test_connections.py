@@ -1,10 +1,13 @@
 """Peers that are slow on purpose, on real sockets: they are disconnected, and other clients are served meanwhile."""
 
 import asyncio
+import gc
 import os
 import socket
+import struct
 import subprocess
 import sys
+import weakref
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -421,3 +424,32 @@ async def test_origin__more_idle_connections_than_descriptors__a_new_client_is_s
         for task in ended:
             task.cancel()
         peers.close()
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+async def test_connection_lost__many_requests__leaves_nothing_to_the_garbage_collector(monkeypatch, is_reset):
+    """A server collects its garbage rarely, so what only a collection frees would fill its memory."""
+    opened = []
+
+    def connection_made(self, transport):
+        opened.append(weakref.ref(self))
+        made(self, transport)
+
+    made = GuardedProtocol.connection_made
+    monkeypatch.setattr(GuardedProtocol, "connection_made", connection_made)
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(LONG, Application()) as port:
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                for _ in range(2):
+                    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                    await reader.readuntil(bytes(5))
+                if is_reset:
+                    linger = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                writer.close()
+            await wait_until(lambda: len(opened) == 3 and not any(each() for each in opened))
+    finally:
+        gc.enable()
