@@ -157,7 +157,7 @@ class ValidatorItem(NamedTuple):
 
 
 class ContributorItem(NamedTuple):
-    """The standing of a contributor."""
+    """Return the standing of a contributor."""
 
     address: str
     strikes: int
@@ -194,7 +194,7 @@ class PageQueries:
     session: Session
 
     def list_node_items(self, *, after: str = "", limit: int = MAX_ROWS, contributor: str = "") -> list[NodeItem]:
-        """Nodes by address, from the one after `after` on; of one contributor if it is named."""
+        """Return nodes by address, from the one after `after` on; of one contributor if it is named."""
         query = select(*_columns(NodeRow, NodeItem)).where(NodeRow.address > after).order_by(NodeRow.address)
         if contributor:
             query = query.where(NodeRow.contributor == contributor)
@@ -216,7 +216,7 @@ class PageQueries:
     def list_submission_items(
         self, *, before: int | None = None, limit: int = MAX_ROWS, **filters: str | int
     ) -> list[SubmissionItem]:
-        """Submissions of the newest tasks first, from the one before the task `before` on.
+        """Return submissions of the newest tasks first, from the one before the task `before` on.
 
         `filters` has at most one of the columns contributor, node, state, epoch, policy_version and reason.
         """
@@ -230,7 +230,7 @@ class PageQueries:
     def list_judged_items(
         self, validator: str, *, before: int | None = None, limit: int = MAX_ROWS
     ) -> list[tuple[int, SubmissionItem]]:
-        """Submissions of a validator's newest turns first, each with the number of the turn, from `before` on."""
+        """Return submissions of a validator's newest turns first, from `before` on, each with its turn's number."""
         turns = select(TurnRow.id, TurnRow.receipt_hash).where(TurnRow.validator == validator)
         if before is not None:
             turns = turns.where(TurnRow.id < before)
@@ -242,17 +242,17 @@ class PageQueries:
         return [(row[0], SubmissionItem(*row[1:])) for row in found]
 
     def find_submission_items(self, prefix: str) -> list[SubmissionItem]:
-        """At most two submissions whose receipt hash, in lower case, begins so."""
+        """Return at most two submissions whose receipt hash, in lower case, begins so."""
         query = _SUBMISSIONS.where(SubmissionRow.receipt_hash >= prefix, SubmissionRow.receipt_hash < prefix + "g")
         return [SubmissionItem(*row) for row in self._list(query, 2)]
 
     def list_turn_items(self, receipt_hash: str) -> list[TurnItem]:
-        """The turns at a submission, oldest first."""
+        """Return the turns at a submission, oldest first."""
         query = select(*_columns(TurnRow, TurnItem)).where(TurnRow.receipt_hash == receipt_hash).order_by(TurnRow.id)
         return [TurnItem(*row) for row in self._list(query, MAX_ROWS)]
 
     def sum_submissions(self, contributor: str) -> SubmissionSums:
-        """Sums over all submissions of a contributor."""
+        """Return sums over all submissions of a contributor."""
         is_accepted, is_unheld = SubmissionRow.decision == Decision.ACCEPT, SubmissionRow.epoch.is_(None)
         query = select(
             func.count(),
@@ -271,7 +271,7 @@ class PageQueries:
         return {int(epoch or 0): int(units) for epoch, units in rows}
 
     def sum_units_since(self, contributor: str, *, since: float) -> int:
-        """Units of a contributor's accepted submissions that were countersigned since then, in Unix seconds."""
+        """Return the accepted units of a contributor that were countersigned since a time in Unix seconds."""
         query = select(func.coalesce(func.sum(SubmissionRow.units), 0)).where(
             SubmissionRow.contributor == contributor,
             SubmissionRow.signed_at >= since,
@@ -280,26 +280,26 @@ class PageQueries:
         return int(self.session.scalar(query) or 0)
 
     def list_epoch_items(self, *, before: int | None = None, limit: int = MAX_ROWS) -> list[EpochItem]:
-        """The newest epochs first, from the one before `before` on. Epochs that are closing are left out."""
+        """Return the newest epochs first, from the one before `before` on. Epochs that are closing are left out."""
         query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.data_hash != "")
         if before is not None:
             query = query.where(EpochRow.number < before)
         return [EpochItem(*row) for row in self._list(query.order_by(EpochRow.number.desc()), limit)]
 
     def find_epoch_items(self, epochs: Collection[int]) -> dict[int, EpochItem]:
-        """Some epochs by number, as far as they exist."""
+        """Return the epochs with these numbers that exist, by number."""
         query = select(*_columns(EpochRow, EpochItem)).where(EpochRow.number.in_(sorted(epochs)[:MAX_ROWS]))
         return {row[0]: EpochItem(*row) for row in self.session.execute(query)}
 
     def count_open_challenges(self, contributor: str) -> int:
-        """Number of open omission challenges about receipts of a contributor."""
+        """Return the number of open omission challenges about receipts of a contributor."""
         is_about = ChallengeRow.receipt_hash == SubmissionRow.receipt_hash
         query = select(func.count()).select_from(ChallengeRow).join(SubmissionRow, is_about)
         query = query.where(SubmissionRow.contributor == contributor, ChallengeRow.decided_block.is_(None))
         return self.session.scalar(query) or 0
 
     def find_transactions(self, pool: int, epochs: Collection[int]) -> dict[int, str]:
-        """Hashes of the transactions that posted some epochs, as far as this database has sent them."""
+        """Return the hashes of the transactions in which this coordinator posted epochs, by epoch."""
         keys = {f"epoch/{pool}/{epoch}/{tries}": epoch for epoch in sorted(epochs)[:MAX_ROWS] for tries in _TRIES}
         query = select(IntentRow.key, IntentRow.transaction_hash).where(
             IntentRow.key.in_(keys), IntentRow.transaction_hash.is_not(None), IntentRow.state == IntentState.MINED
@@ -307,21 +307,21 @@ class PageQueries:
         return {keys[key]: digest for key, digest in self.session.execute(query) if digest}
 
     def list_step_items(self, *, before: int | None = None, limit: int = MAX_ROWS) -> list[StepItem]:
-        """The newest policies first, from the one before `before` on."""
+        """Return the newest policies first, from the one before `before` on."""
         query = select(*_columns(StepRow, StepItem)).order_by(StepRow.number.desc())
         if before is not None:
             query = query.where(StepRow.number < before)
         return [StepItem(*row) for row in self._list(query, limit)]
 
     def find_announced(self, steps: Collection[int | None]) -> dict[int | None, float]:
-        """Unix times at which some policies were read from the chain, by step, as far as they are known."""
+        """Return the Unix times at which policies were first seen on chain, by step. Unknown ones are left out."""
         if not steps:
             return {}
         query = select(StepRow.number, StepRow.announced_at).where(StepRow.number.in_(steps))
         return {row[0]: row[1] for row in self.session.execute(query) if row[1] is not None}
 
     def list_policy_seconds(self, *, since: float) -> Sequence[float]:
-        """Seconds from the announcement of a policy until a node had it, of each node heard since then, sorted."""
+        """Return the seconds from a policy's announcement until a node had it, of all nodes heard since then, sorted."""
         query = select(NodeRow.policy_seconds).where(NodeRow.policy_seconds.is_not(None), NodeRow.seen_at > since)
         return [
             float(seconds)
@@ -332,7 +332,7 @@ class PageQueries:
     def list_case_items(
         self, *, before: tuple[int, str] | None = None, limit: int = MAX_ROWS, contributor: str = ""
     ) -> list[CaseItem]:
-        """The newest cases first, from the one after the block and the receipt hash in `before` on."""
+        """Return the newest cases first, from the one after the block and the receipt hash in `before` on."""
         query = select(*_columns(CaseRow, CaseItem))
         if contributor:
             query = query.where(CaseRow.contributor == contributor)
@@ -344,28 +344,28 @@ class PageQueries:
         return [CaseItem(*row) for row in self._list(query.order_by(*order), limit)]
 
     def find_cases(self, receipt_hashes: Collection[str]) -> dict[str, CaseItem]:
-        """Cases about some submissions, by receipt hash."""
+        """Return the cases about submissions, by receipt hash."""
         query = select(*_columns(CaseRow, CaseItem)).where(CaseRow.receipt_hash.in_(sorted(receipt_hashes)[:MAX_ROWS]))
         return {row[0]: CaseItem(*row) for row in self.session.execute(query)}
 
     def count_open_tasks(self) -> Mapping[str, int]:
-        """Number of tasks that are pending or leased, by state. All others are over, and they may be millions."""
+        """Return the number of tasks that are pending or leased, by state. All others are over, maybe millions."""
         is_open = TaskRow.state.in_((TaskState.PENDING, TaskState.ASSIGNED))
         query = select(TaskRow.state, func.count()).where(is_open).group_by(TaskRow.state)
         return {str(state): count for state, count in self.session.execute(query)}
 
     def count_cases(self) -> Mapping[str, int]:
-        """Number of cases by state."""
+        """Return the number of cases by state."""
         query = select(CaseRow.state, func.count()).group_by(CaseRow.state)
         return {str(state): count for state, count in self.session.execute(query)}
 
     def list_validator_items(self) -> list[ValidatorItem]:
-        """All validators that were seen, by address, at most MAX_ROWS."""
+        """Return all validators that were seen, by address, at most MAX_ROWS."""
         query = select(*_columns(ValidatorRow, ValidatorItem)).order_by(ValidatorRow.address)
         return [ValidatorItem(*row) for row in self._list(query, MAX_ROWS)]
 
     def find_contributor_item(self, address: str) -> ContributorItem | None:
-        """The standing of a contributor. None if it never had a node."""
+        """Return the standing of a contributor. None if it never had a node."""
         query = select(*_columns(ContributorRow, ContributorItem)).where(ContributorRow.address == address)
         row = self.session.execute(query).first()
         return None if row is None else ContributorItem(*row)

@@ -85,12 +85,12 @@ class RateQueries:
         self.session.execute(delete(MinuteRow).where(MinuteRow.start < start - KEPT_SECONDS), execution_options=options)
 
     def list_minutes(self, *, since: int) -> Sequence[MinuteRow]:
-        """Minutes that began at a time in Unix seconds or later, oldest first."""
+        """Return the minutes that began at a time in Unix seconds or later, oldest first."""
         query = select(MinuteRow).where(MinuteRow.start >= since).order_by(MinuteRow.start)
         return self.session.scalars(query).all()
 
     def sum_minute_units(self, *, since: int) -> int:
-        """Units of the submissions that were accepted since a time in Unix seconds."""
+        """Return the units of the submissions that were accepted since a time in Unix seconds."""
         query = select(func.coalesce(func.sum(MinuteRow.units), 0)).where(MinuteRow.start >= since)
         return int(self.session.scalar(query) or 0)
 
@@ -103,12 +103,12 @@ class RateQueries:
         self.session.flush()
 
     def list_points(self, *, limit: int) -> Sequence[StepPointRow]:
-        """The newest points, at most `limit`, oldest first."""
+        """Return the newest points, at most `limit`, oldest first."""
         newest = self.session.scalars(select(StepPointRow).order_by(StepPointRow.step.desc()).limit(limit))
         return list(newest)[::-1]
 
     def list_points_evenly(self, most: int) -> Sequence[StepPointRow]:
-        """Points over the whole course, at most `most` and the newest one, oldest first."""
+        """Return points over the whole course, at most `most` and the newest one, oldest first."""
         first, last = self.session.execute(select(func.min(StepPointRow.step), func.max(StepPointRow.step))).one()
         if last is None:
             return []

@@ -118,5 +118,6 @@ def _explain_tasks(repository: Repository, params: PoolParams, node: NodeRow) ->
         return Idleness("old_policy", f"It has policy {node.cached_version}, and tasks need policy {oldest} or newer.")
     usable = newest if node.cached_version is None else min(node.cached_version, newest)
     if not repository.list_pending(range(oldest, usable + 1), limit=1):
-        return Idleness("no_task", f"All tasks of policies {oldest} to {usable} are leased or done.")
+        policies = f"policy {usable}" if oldest == usable else f"policies {oldest} to {usable}"
+        return Idleness("no_task", f"All tasks of {policies} are leased or done.")
     return Idleness("next", "It gets the next task.")

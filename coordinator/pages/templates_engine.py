@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.chain.amounts import TokenUnit, format_amount
+from covey.protocol.verdict import Reason
 from covey.reporting.page_templates import UNKNOWN, PageTemplates
 
 
@@ -17,4 +18,11 @@ def show_amount(value: int | None, unit: TokenUnit) -> str:
     return UNKNOWN if value is None else format_amount(value, unit)
 
 
-_TEMPLATES = PageTemplates(Path(__file__).parent / "templates", filters={"amount": show_amount})
+def show_meaning(reason: str) -> str:
+    """Return the sentence that explains a reason by its name."""
+    return Reason[reason.upper()].meaning
+
+
+_TEMPLATES = PageTemplates(
+    Path(__file__).parent / "templates", filters={"amount": show_amount, "meaning": show_meaning}
+)

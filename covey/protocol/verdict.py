@@ -68,6 +68,36 @@ class Reason(IntEnum):
             return Severity.NONE
         return Severity.HARD if self < 32 else Severity.SOFT
 
+    @property
+    def meaning(self) -> str:
+        """Sentence that says what is wrong with the work. Empty for NONE."""
+        return _MEANINGS.get(self, "")
+
+
+_MEANINGS = {
+    Reason.WRONG_POLICY_VERSION: "It was sampled from another policy than that of its task.",
+    Reason.WRONG_PROMPT: "A prompt is not the one that the task draws.",
+    Reason.WRONG_SEED: "A seed is not the one that the task draws.",
+    Reason.TOKEN_MARGIN: "A token is not the one that the policy samples with the seed of the task.",
+    Reason.PROOF: "The hidden states of the policy do not match the proof.",
+    Reason.LOGPROB: "Log-probabilities differ from those of the policy by more than the limit.",
+    Reason.FALSE_TERMINATION: "A completion ends where the policy does not end it.",
+    Reason.REPLAYED_PROOF: "It contains a proof of other work.",
+    Reason.EQUIVOCATION: "The node signed two different files for one lease.",
+    Reason.MALFORMED: "The file, the receipt or a proof does not have the form of the protocol.",
+    Reason.SCHEMA: "Columns or values of the file are not those of the protocol or of the lease.",
+    Reason.LATE: "It was handed in after the deadline.",
+    Reason.OVERSIZED: "The file is larger than a task allows.",
+    Reason.MISSING: "The file lacks rollouts of the task.",
+    Reason.STALE: "Its policy is too old for the batch that it would be trained in.",
+    Reason.NOT_YOUR_TASK: "The receipt does not have the pool's number of groups per task.",
+    Reason.REWARD: "A reward is not the one that the environment computes.",
+    Reason.DUPLICATE: "The file has one rollout twice.",
+    Reason.UNDECIDED: "Validators could not decide it in time. It is nobody's fault.",
+    Reason.INEXACT: "It differs by what one fault of the hardware may explain.",
+    Reason.CANARY: "It was a test of the validators by the operator. It is nobody's fault.",
+}
+
 
 HARD_REASONS = frozenset(reason for reason in Reason if reason.severity is Severity.HARD)
 """Reasons for a rejection that can cost the contributor its stake."""

@@ -58,7 +58,7 @@ REASONS: list[tuple[str, Callable[[FakePool], None], str]] = [
     ("not_asking", change(waiting_until=0.0, seen_at=993.0), "was last heard 7 s ago"),
     ("full", change(free_slots=0), "It holds 0 leases and has room for 0."),
     ("old_policy", change(cached_version=-1), "It has policy -1, and tasks need policy 0 or newer."),
-    ("no_task", take_all, "All tasks of policies 0 to 0 are leased or done."),
+    ("no_task", take_all, "All tasks of policy 0 are leased or done."),
 ]
 
 

@@ -60,3 +60,8 @@ def test_judgement__constructors__set_only_the_fields_of_their_decision():
     assert (rejected.decision, rejected.reason, rejected.units) == (Decision.REJECT, Reason.PROOF, 0)
     unknown = Judgement.unknown(why="no policy")
     assert (unknown.decision, unknown.reason, unknown.units) == (Decision.UNKNOWN, Reason.NONE, 0)
+
+
+def test_meaning__every_reason_but_none__is_one_sentence():
+    assert {reason for reason in Reason if not reason.meaning} == {Reason.NONE}
+    assert all(reason.meaning.endswith(".") and len(reason.meaning) < 100 for reason in Reason if reason.meaning)
