@@ -321,7 +321,7 @@ class PageQueries:
         return {row[0]: row[1] for row in self.session.execute(query) if row[1] is not None}
 
     def list_policy_seconds(self, *, since: float) -> Sequence[float]:
-        """Return the seconds from a policy's announcement until a node had it, of all nodes heard since then, sorted."""
+        """Return the seconds from a policy's announcement until a node had it, sorted. Nodes heard since then count."""
         query = select(NodeRow.policy_seconds).where(NodeRow.policy_seconds.is_not(None), NodeRow.seen_at > since)
         return [
             float(seconds)
