@@ -54,7 +54,8 @@ def pool_create(
     """Create a pool. The account that signs becomes its operator.
 
     Prints the worst plan of a cheat and how much it is expected to lose relative to its gain. Refuses terms that deter
-    cheating too little.
+    cheating too little. On a chain that is not a devnet, it warns of windows that are too short for a public pool, such
+    as a challenge window of less than a day.
     A pool with prompt_format = "chat" requires --model or chat_template_hash. A chat template that depends on the date
     or on random numbers is refused.
 
@@ -67,9 +68,12 @@ def pool_create(
     from covey.console.pool_terms import (
         describe_deterrence,
         list_weaknesses,
+        measure_deterrence,
         require_separate_roles,
         require_strong_terms,
     )
+    from covey.local.joining import is_devnet
+    from covey.local.plan import find_short_windows
 
     account = options.open_account(deployment, key_file, folder=folder)
     terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
@@ -78,13 +82,21 @@ def pool_create(
     require_separate_roles(file, terms, validators, account.wallet.address)
     if not force:
         require_strong_terms(file, terms, params)
+    if not is_devnet(account.deployment):
+        for short in find_short_windows(terms, params):
+            typer.echo(f"warn: {file}: {short}", err=True)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:
         ask_for_consent(file, weaknesses)
     account.require_nothing_pending()
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
-    values = {"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}
-    show(values | {"deterrence": describe_deterrence(terms, params, as_json=as_json)}, as_json)
+    values: dict[str, Any] = {"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}
+    if as_json:
+        values["deterrence"] = measure_deterrence(terms, params, detection=1.0)
+        values["deterrence_at_half_detection"] = measure_deterrence(terms, params, detection=0.5)
+    else:
+        values["deterrence"] = describe_deterrence(terms, params)
+    show(values, as_json)
 
 
 def ask_for_consent(file: Path, weaknesses: list[str]) -> None:

@@ -190,24 +190,34 @@ def _describe_remedy(remedy: Remedy) -> str:
     return " and ".join(f"{name} to {value}" for name, value in remedy.values.items())
 
 
-def describe_deterrence(terms: PoolTerms, params: PoolParams, *, as_json: bool = False) -> str | float | None:
-    """Return a cheat's expected loss divided by its gain, as sentences or, for JSON, as a number.
+def measure_deterrence(terms: PoolTerms, params: PoolParams, *, detection: float) -> float | None:
+    """Return a cheat's expected loss divided by its gain, by its worst plan. None: a cheat is never paid.
 
-    The sentences name the worst plan, what it loses if a whole replay finds a small difference one time in two, and the
-    worst plan with false text. The number is that of the worst plan, and None if a cheat is never paid.
+    `detection` is the probability that a whole replay finds a small difference, above 0 and at most 1.
+    """
+    factor = compute_deterrence(terms, params, detection=detection).factor
+    return None if math.isinf(factor) else factor
+
+
+def describe_deterrence(terms: PoolTerms, params: PoolParams) -> str:
+    """Return a cheat's expected loss divided by its gain, as sentences.
+
+    They name the worst plan, what it loses if a whole replay finds a small difference one time in two, and the worst
+    plan with false text.
     """
     deterrence = compute_deterrence(terms, params)
     plan = deterrence.find_worst(deterrence.list_cheats())
+    half = measure_deterrence(terms, params, detection=0.5)
+    if half is None:
+        return "cheating never pays, because nothing is paid for work"
+    rarely = f"If a whole replay finds only one in two such differences, it loses {half:.1f} times its gain"
     if math.isinf(plan.factor):
-        return None if as_json else "cheating never pays: all work is replayed, or nothing is paid for work"
-    if as_json:
-        return plan.factor
-    half = compute_deterrence(terms, params, detection=0.5).factor
+        always = "cheating never pays if a whole replay finds every small difference, because all work is replayed"
+        return f"{always}. {rarely}"
     text = deterrence.find_worst(deterrence.list_false_texts())
     return (
         f"a cheat is expected to lose {plan.factor:.1f} times its gain by the worst plan: "
-        f"{_describe_plan(plan, params)}. If a whole replay finds only one in two such differences, it loses "
-        f"{half:.1f} times its gain. {_describe_text(text, params)}"
+        f"{_describe_plan(plan, params)}. {rarely}. {_describe_text(text, params)}"
     )
 
 

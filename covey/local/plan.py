@@ -32,14 +32,14 @@ FIRST_PORT = 8000
 """Port of a pool's coordinator if no other is chosen."""
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"  # noqa: S104
 PUBLIC_WINDOWS = {
-    "challenge_window": 3600,
+    "challenge_window": 86_400,
     "veto_window": 86_400,
     "unbond_window": 604_800,
-    "epoch_length": 1800,
+    "epoch_length": 3600,
     "epoch_seconds": 3600,
     "draw_seconds": 120,
 }
-"""Minimum windows of a public pool in seconds. People need time to notice mistakes, and each epoch costs gas."""
+"""Minimum windows of a public pool in seconds. People need a day to notice mistakes, and each epoch costs gas."""
 PUBLIC_FINALITY = {"finality": "safe"}
 """Finality setting for roles that send transactions on an existing chain, whose newest blocks can be reorganised."""
 PUBLIC_SETTINGS = PUBLIC_FINALITY | {"chain_poll_seconds": 2.0}

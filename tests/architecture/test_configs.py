@@ -90,6 +90,6 @@ def test_pool__windows__pay_after_minutes_and_what_the_comments_name_is_lawful_a
     assert count == 6
     (tmp_path / "public.toml").write_text(text)
     public, _, public_params = read_pool_file(tmp_path / "public.toml", "0x" + "00" * 20)
-    assert (public.challenge_window, public.veto_window, public.unbond_window) == (3600, 86400, 604800)
-    assert (public.epoch_length, public_params.epoch_seconds) == (1800, 3600)
+    assert (public.challenge_window, public.veto_window, public.unbond_window) == (86400, 86400, 604800)
+    assert (public.epoch_length, public_params.epoch_seconds) == (3600, 3600)
     assert public_params.verification.draw_seconds == 120

@@ -10,6 +10,7 @@ import pytest
 
 from covey import cli
 from covey.console import options
+from covey.local import joining
 from tests.fakes.account import FakeAccount
 
 POOL = Path(__file__).resolve().parents[2] / "configs" / "pool.toml"
@@ -52,4 +53,5 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
     """The account that every command opens."""
     made = FakeAccount(1)
     monkeypatch.setattr(options, "open_account", lambda deployment, key_file, pool=0, *, folder=None: made)
+    monkeypatch.setattr(joining, "is_devnet", lambda deployment: True)
     return made

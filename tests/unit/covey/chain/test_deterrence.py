@@ -19,7 +19,7 @@ from covey.chain.deterrence import (
     compute_undrawn_limit,
     list_remedies,
 )
-from covey.console.pool_terms import describe_deterrence
+from covey.console.pool_terms import describe_deterrence, measure_deterrence
 from covey.demo.participants import DemoOptions, Participants
 from covey.local.plan import PoolPlan, build_pool
 from covey.protocol.seeding import draw_rows
@@ -42,9 +42,17 @@ def compute_factor(terms, params, audit_rate: float) -> float:
     return compute_deterrence(terms, params.model_copy(update={"verification": rules})).factor
 
 
+HALVES = {"pool.toml": 3.7, "intellect2-pool.toml": 2.0}
+"""What a cheat loses relative to its gain if a whole replay finds one small difference in two, by shipped pool."""
+
+
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*pool.toml")), ids=lambda path: path.name)
-def test_compute_deterrence__shipped_pools__deter(file: Path):
-    assert compute_deterrence(*read_settings(file)).factor >= MIN_FACTOR
+def test_compute_deterrence__shipped_pools__deter_and_say_what_half_the_detection_gives(file: Path):
+    terms, params = read_settings(file)
+    assert compute_deterrence(terms, params, detection=1.0).factor >= MIN_FACTOR == 3
+    assert f"finds only one in two such differences, it loses {HALVES[file.name]} times" in describe_deterrence(
+        terms, params
+    )
 
 
 @pytest.mark.parametrize("validators", [1, 3])
@@ -225,15 +233,23 @@ def test_compute_deterrence__replays_that_find_few_cheats__deter_less_and_are_sa
         "the worst plan with false text it loses 5.0 times: false text in 2 of 16 rows until one is caught, then false "
         "text in 13 of 16 rows"
     )
-    assert describe_deterrence(terms, params, as_json=True) == pytest.approx(3.20, abs=0.01)
+    assert measure_deterrence(terms, params, detection=1.0) == pytest.approx(3.20, abs=0.01)
 
 
-def test_describe_deterrence__all_rows_are_drawn__says_that_cheating_never_pays():
+def test_describe_deterrence__all_rows_are_drawn__never_pays_if_replays_find_it():
     terms, params = read_large()
     rules = params.verification.model_copy(update={"audit_rows": 16})
-    assert describe_deterrence(terms, params.model_copy(update={"verification": rules})) == (
-        "cheating never pays: all work is replayed, or nothing is paid for work"
+    # It is paid 1 before a replay finds it, and 20 x 0.5 / 0.4 until the verdict; nearly always 4 cases take 10 each.
+    by_hand = 4 * 10 / (0.49152 * (1 + 25))
+    all_rows = params.model_copy(update={"verification": rules})
+    half = measure_deterrence(terms, all_rows, detection=0.5)
+    assert (measure_deterrence(terms, all_rows, detection=1.0), half) == (None, pytest.approx(by_hand, abs=0.01))
+    assert describe_deterrence(terms, all_rows) == (
+        "cheating never pays if a whole replay finds every small difference, because all work is replayed. If a whole "
+        f"replay finds only one in two such differences, it loses {by_hand:.1f} times its gain"
     )
+    free = replace(terms, reward_per_million=0)
+    assert describe_deterrence(free, all_rows) == "cheating never pays, because nothing is paid for work"
 
 
 def test_list_weak_terms__row_draws_alone__do_not_deter_small_differences():

@@ -93,7 +93,8 @@ def test_pool_create__one_account_in_two_roles__needs_a_yes(opened, tmp_path):
     assert "--yes" in refused.exception.fix
     assert opened.sent == []
     assert invoke("pool", "create", str(file), "--yes") == {
-        "pool": 7, "transaction": HASH, "deterrence": pytest.approx(4, rel=0.01)
+        "pool": 7, "transaction": HASH, "deterrence": pytest.approx(4, rel=0.01),
+        "deterrence_at_half_detection": pytest.approx(3.8, rel=0.05),
     }  # fmt: skip
     assert opened.sent == ["create_pool"]
 
@@ -315,3 +316,20 @@ def test_bond_kind__names__and_a_wrong_one():
     assert [account.Account.bond_kind(name) for name in ("contributor", "VALIDATOR", "operator")] == list(BondKind)
     with pytest.raises(OperatorError, match=r"bad_kind: .* Use one of contributor, validator, operator"):
         account.Account.bond_kind("friend")
+
+
+@pytest.mark.parametrize("is_devnet", [True, False])
+def test_pool_create__windows_under_a_day__are_a_warning_unless_it_is_a_devnet(
+    opened, tmp_path, monkeypatch, is_devnet
+):
+    monkeypatch.setattr("covey.local.joining.is_devnet", lambda deployment: is_devnet)
+    file = tmp_path / "p.toml"
+    text = POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC")
+    for window, seconds in (("challenge", 3600), ("veto", 86_400), ("unbond", 604_800)):
+        text = re.sub(rf"{window}_window = \d+", f"{window}_window = {seconds}", text)
+    file.write_text(text.replace("[params]", "epoch_length = 1800\n[params]"))
+    result = runner.invoke(cli.app, ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"])
+    assert (result.exit_code, opened.sent) == (0, ["create_pool"])
+    warning = f"warn: {file}: challenge_window is 3600, but a public pool requires 86400\n"
+    assert (warning in result.stderr) == (not is_devnet)
+    assert "veto_window" not in result.stderr

@@ -95,8 +95,8 @@ def test_create_pool_folder__chain_that_exists__has_its_contracts_and_no_devnet(
     assert Deployment.load(tmp_path / "mine" / DEPLOYMENT_FILE) == DEPLOYMENT
     assert list(read_processes(tmp_path / "mine")) == PROCESSES[1:]
     terms, _, params = read_pool_file(tmp_path / "mine/pool.toml", TOKEN)
-    assert (terms.challenge_window, terms.veto_window, terms.unbond_window) == (3600, 86_400, 604_800)
-    assert (terms.epoch_length, params.epoch_seconds) == (1800, 3600)
+    assert (terms.challenge_window, terms.veto_window, terms.unbond_window) == (86_400, 86_400, 604_800)
+    assert (terms.epoch_length, params.epoch_seconds) == (3600, 3600)
 
 
 def test_create_pool_folder__node_of_a_provider__is_in_settings_that_only_the_owner_reads(tmp_path: Path):
