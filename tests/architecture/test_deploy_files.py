@@ -79,4 +79,7 @@ def test_compose__volumes_services_and_files__exist():
             assert is_known, volume
     targets = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
     for job in targets:
-        assert job["job_name"] in {*services, "trainer", "validator", "worker"}
+        assert [target.split(":")[0] for config in job["static_configs"] for target in config["targets"]] == [
+            job["job_name"]
+        ]
+        assert job["job_name"] in services

@@ -51,6 +51,12 @@ BOUND, PAUSE_BOUND = 5, 20
 SLACK = 5
 """Number of steps by which both may be late."""
 HANG_S = 1200.0
+METERED = {
+    "coordinator": "covey_request_seconds_count",
+    "trainer": 'covey_cycles_total{outcome="done"}',
+    "validator-1": 'covey_cycles_total{outcome="done"}',
+}
+"""Processes that serve metrics, each with one of its series."""
 
 
 def save_random_policy(folder: Path) -> Path:
@@ -167,6 +173,11 @@ def pool(tmp_path: Path) -> Iterator[Path]:
     document["params"].update({"group_size": 4, "groups_per_step": 4, "groups_per_task": 2})
     document["params"]["model"]["max_completion_tokens"] = 8
     file.write_text(tomlkit.dumps(document))
+    for name, free in zip(METERED, find_free_ports(len(METERED)), strict=True):
+        settings = tmp_path / "pool" / f"{name}.toml"
+        metered: Any = tomlkit.parse(settings.read_text())
+        metered["metrics_port"] = free
+        settings.write_text(tomlkit.dumps(metered))
     yield tmp_path / "pool"
     for lock in tmp_path.glob("*/.up.lock"):
         stop_keeper(lock.parent)
@@ -196,6 +207,9 @@ def test_up__random_weights_and_default_bounds__alarms_pause_and_resume(pool: Pa
     covey("up", "worker", "--detach", folder=root)
     wait_for(url, "pause", lambda status: status["pause"] is not None)
     lines = read_metrics(pool)
+    for name, series in METERED.items():
+        metered = tomlkit.parse((pool / f"{name}.toml").read_text())["metrics_port"]
+        assert series in httpx.get(f"http://127.0.0.1:{metered}/metrics", timeout=60).text, name
     first = {sign: step for step, sign in reversed(list_alarms(lines))}
     assert {sign: step for sign, step in first.items() if step >= BOUND + SLACK} == {}
     assert {"truncated", "no_live_group", "zero_gradient"} <= set(first)

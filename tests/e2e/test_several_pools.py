@@ -6,10 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from covey.demo.participants import DemoOptions
 from covey.protocol.status import SubmissionState
+from covey.runtime.http import find_free_ports
 from tests.e2e.submitting import ShortParticipants
 from tests.e2e.walk import Walk, open_walk
 
@@ -36,7 +38,8 @@ async def test_worker_run__two_pools__works_in_the_second_once_the_first_has_no_
         command = [sys.executable, "-m", "covey", "worker", "run", "--prefer", "first"]
         for name in ("one", "two"):
             command += ["--config", str(tmp_path / name / "worker-1.toml")]
-        for setting in ("engine=hf", "idle_seconds=2", "stay_seconds=4"):
+        (port,) = find_free_ports(1)
+        for setting in ("engine=hf", "idle_seconds=2", "stay_seconds=4", f"metrics_port={port}"):
             command += ["--set", setting]
         with (tmp_path / "worker.log").open("wb") as log:
             worker = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=dict(os.environ))
@@ -48,6 +51,9 @@ async def test_worker_run__two_pools__works_in_the_second_once_the_first_has_no_
                     seconds=SECONDS,
                 )
                 assert worker.returncode is None, (tmp_path / "worker.log").read_text()
+                async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+                    metrics = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+                assert 'covey_cycles_total{outcome="done"}' in metrics
                 worker.send_signal(signal.SIGTERM)
                 assert await asyncio.wait_for(worker.wait(), SECONDS) == 0
             finally:

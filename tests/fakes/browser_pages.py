@@ -1,7 +1,10 @@
 """Pages in a real browser: what a test opens must cause no error and no foreign request, and must be readable."""
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -12,6 +15,8 @@ from tests.fakes.chromium import find_chromium
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 SCHEMES = ("light", "dark")
+SCREENSHOTS = "COVEY_SCREENSHOTS"
+"""Environment variable with the folder for screenshots, which `make screenshots` sets."""
 SECONDS = 60_000
 """Deadline of a step in a browser, in milliseconds."""
 
@@ -48,7 +53,12 @@ def open_page(browser: Browser, url: str, *, size: str = "desktop", scheme: str 
 
 
 def require_readable(page: Page, path: str) -> None:
-    """Check that the page is not wider than its screen, and that axe finds nothing serious."""
+    """Check that the page is not wider than its screen, and that axe finds nothing serious.
+
+    Save a screenshot if the environment names a folder for it.
+    """
+    if folder := os.environ.get(SCREENSHOTS):
+        _save_screenshot(page, Path(folder), path)
     overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert overflow <= 0, path
     page.evaluate(AXE.read_text())
@@ -59,3 +69,11 @@ def require_readable(page: Page, path: str) -> None:
         if each["impact"] in ("serious", "critical")
     ]
     assert serious == [], path
+
+
+def _save_screenshot(page: Page, folder: Path, path: str) -> None:
+    """Save the whole page under its path, its width and its scheme. Hashes and addresses are shortened."""
+    name = re.sub(r"0x[0-9a-fA-F]+", "one", path.strip("/")) or page.title()
+    width = page.viewport_size["width"] if page.viewport_size else 0
+    scheme = "dark" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else "light"
+    page.screenshot(path=folder / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{width}-{scheme}.png", full_page=True)
