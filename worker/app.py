@@ -33,6 +33,7 @@ from worker.engine_health import EngineHealth
 from worker.instance import load_instance
 from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
+from worker.pool_funds import FUNDS_SECONDS, watch_funds
 from worker.reward_keeping import KEEP_SECONDS, keep_rewards
 from worker.rounds import PoolSeat, Rounds
 from worker.shutdown import Shutdown
@@ -161,7 +162,8 @@ def _stay(rounds: Rounds, kept: KeptEngine, wrap: Callable[[Engine], Engine]) ->
         get_logger().error("pool given up", pool=seat.config.pool, code=refusal.code, message=refusal.message)
         return True
     last = visits[-1]
-    rounds.leave(seat, time.monotonic(), begun=last.begun, useful_at=last.useful_at)
+    now = time.monotonic()
+    rounds.leave(seat, now, begun=last.begun, useful_at=last.useful_at, is_paid=last.is_paid)
     return not last.is_stopped
 
 
@@ -244,6 +246,7 @@ async def run_stages(ctx: Context, metrics: CycleMetrics | None = None) -> None:
             stages.create_task(run_forever(loop.sign_next, ctx, stop=shutdown.signing_over))
             stages.create_task(run_forever(loop.submit_pending, ctx, stop=shutdown.all_over))
             stages.create_task(run_forever(keep_rewards, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=KEEP_SECONDS)))
+            stages.create_task(run_forever(watch_funds, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=FUNDS_SECONDS)))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first cycle that fails cancels the others; its error is the cause
         signed = ctx.submissions.has_signed

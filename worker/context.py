@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from covey.engines.base import Engine
 from covey.environments.base import Environment, Grader
@@ -17,6 +17,20 @@ from worker.engine_health import EngineHealth
 from worker.leases import LeaseQueue
 from worker.shutdown import Shutdown
 from worker.submission_store import SubmissionStore
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolFunds:
+    """What the worker knows about the pool's money; see `worker.pool_funds`."""
+
+    is_enough: bool = True
+    """Whether the pool can pay for another task."""
+    waiting_units: int = 0
+    """Units of this worker that were countersigned since the newest posted epoch."""
+    epochs: int = -1
+    """Number of posted epochs when `newest_reward` was read. -1: it has not been read."""
+    newest_reward: int = 0
+    """Reward of the newest posted epoch, in the smallest unit of the pool's token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +57,4 @@ class Context:
     shutdown: Shutdown
     stop: asyncio.Event
     clock: Callable[[], float] = time.time
+    funds: PoolFunds = field(default_factory=PoolFunds)

@@ -311,6 +311,7 @@ async def submit(ctx: Context, submission: SignedSubmission) -> None:
             ) from error
         return
     ctx.submissions.close(submission, answer)
+    ctx.funds.waiting_units += receipt.units
     log.info("submission countersigned", task=receipt.task, policy=receipt.policy_version, units=receipt.units)
 
 

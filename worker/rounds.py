@@ -1,7 +1,7 @@
 """Which of several pools a worker works for, and when it leaves one for another.
 
-The worker is in one pool at a time, because its engine holds one policy at a time. It leaves a pool that has no work,
-and one that it has stayed in long enough while a pool that it prefers may have work again.
+The worker is in one pool at a time, because its engine holds one policy at a time. It leaves a pool that has no work or
+no money, and one that it has stayed in long enough while a pool that it prefers may have work again.
 """
 
 import math
@@ -28,7 +28,7 @@ class PoolSeat:
     worked_seconds: float = 0.0
     """Time that the worker has spent in the pool, without the waits at its end."""
     rests_until: float = -math.inf
-    """Time before which the worker does not return, because the pool had no work."""
+    """Time before which the worker does not return, because the pool had no work or no money."""
     refusal: OperatorError | None = None
     """Error for which the worker has given the pool up. None if it has not."""
 
@@ -54,25 +54,28 @@ class Rounds:
             raise refusals[-1]
         return min(held, key=lambda seat: (max(0.0, seat.rests_until - now), self._rank(seat)))
 
-    def is_over(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float) -> bool:
+    def is_over(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float, is_paid: bool = True) -> bool:
         """Return whether to leave a pool: it had no work for too long, or a preferred one may have some again.
 
-        `begun` is the time of the arrival, and `useful_at` the last time at which there was work.
+        `begun` is the time of the arrival, and `useful_at` the last time at which there was work. `is_paid` is False if
+        the pool has no money for another task. The worker then leaves at once, unless all others rest.
         """
         others = [other for other in self.seats if other is not seat and other.refusal is None]
         if not others:
             return False
         if now - useful_at >= self.idle_seconds:
             return True
+        if not is_paid and any(other.rests_until <= now for other in others):
+            return True
         if now - begun < self.stay_seconds:
             return False
         rank = self._rank(seat, spent=now - begun)
         return any(other.rests_until <= now and self._rank(other) < rank for other in others)
 
-    def leave(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float) -> None:
-        """Record the end of a stay. A pool without work rests for `stay_seconds`."""
+    def leave(self, seat: PoolSeat, now: float, *, begun: float, useful_at: float, is_paid: bool = True) -> None:
+        """Record the end of a stay. A pool without work or money rests for `stay_seconds`."""
         seat.worked_seconds += max(0.0, useful_at - begun)
-        if now - useful_at >= self.idle_seconds:
+        if now - useful_at >= self.idle_seconds or not is_paid:
             seat.rests_until = now + self.stay_seconds
 
     def _rank(self, seat: PoolSeat, *, spent: float = 0.0) -> float:

@@ -41,6 +41,11 @@ class Visit:
         """Whether the worker is to end."""
         return self.signalled.is_set()
 
+    @property
+    def is_paid(self) -> bool:
+        """Whether the pool can pay for another task, as far as is known."""
+        return self.ctx is None or self.ctx.funds.is_enough
+
     async def try_join(self, join: Callable[[RoleSettings], Awaitable[Network]]) -> Network:
         """Join the pool. If it cannot be reached for too long, end the stay."""
         try:
@@ -61,12 +66,14 @@ class Visit:
             now = self.clock()
             if self.ctx is None or _is_useful(self.ctx):
                 self.useful_at = now
-            if self.rounds.is_over(self.seat, now, begun=self.begun, useful_at=self.useful_at):
+            times = {"begun": self.begun, "useful_at": self.useful_at}
+            if self.rounds.is_over(self.seat, now, **times, is_paid=self.is_paid):
                 get_logger().info(
                     "leaving the pool for another one",
                     pool=self.seat.config.pool,
                     stayed=round(now - self.begun),
                     idle=round(now - self.useful_at),
+                    paid=self.is_paid,
                 )
                 self.over.set()
 

@@ -16,6 +16,7 @@ from covey.network.kept_rewards import KeptRewards
 from covey.network.policy_loader import PolicyLoader
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Step
+from covey.protocol.prices import ScheduledPrice
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
@@ -60,8 +61,11 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         chain=SimpleNamespace(get_block=lambda tag: SimpleNamespace(timestamp=1000)),
         contracts=SimpleNamespace(
             policies=SimpleNamespace(steps_of=lambda pool: 1),
-            ledger=SimpleNamespace(epochs_of=lambda pool: 0),
-            pools=SimpleNamespace(signer_at=lambda pool, at: deploy.derive_wallet("test", "operator").address),
+            ledger=SimpleNamespace(epochs_of=lambda pool: 0, escrow_of=lambda pool: 10**18, owed_of=lambda pool: 0),
+            pools=SimpleNamespace(
+                signer_at=lambda pool, at: deploy.derive_wallet("test", "operator").address,
+                get_prices=lambda pool: (ScheduledPrice(reward_per_million=1, start=0),),
+            ),
         ),
         policies=SimpleNamespace(
             get_record_hash=lambda version: MANIFEST,

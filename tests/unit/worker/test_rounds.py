@@ -69,3 +69,27 @@ def test_choose__refused_by_all__raises_the_last_refusal():
         seat.refusal = OperatorError("unknown_node", f"refusal {i}", fix="Register")
     with pytest.raises(OperatorError, match="refusal 1"):
         rounds.choose(0.0)
+
+
+def test_is_over__pool_without_money__is_left_at_once_and_rests():
+    rounds = build("first", 1.0, 1.0)
+    one, two = rounds.seats
+    assert rounds.is_over(one, 1.0, begun=0.0, useful_at=1.0) is False
+    assert rounds.is_over(one, 1.0, begun=0.0, useful_at=1.0, is_paid=False)
+    rounds.leave(one, 1.0, begun=0.0, useful_at=1.0, is_paid=False)
+    assert (one.rests_until, one.worked_seconds) == (601.0, 1.0)
+    assert rounds.choose(2.0) is two
+
+
+def test_is_over__no_pool_has_money__stays_until_another_one_may_have_some():
+    """Otherwise the worker would join one after the other without a pause."""
+    rounds = build("first", 1.0, 1.0)
+    one, two = rounds.seats
+    rounds.leave(one, 1.0, begun=0.0, useful_at=1.0, is_paid=False)
+    assert rounds.is_over(two, 600.0, begun=2.0, useful_at=600.0, is_paid=False) is False
+    assert rounds.is_over(two, 601.0, begun=2.0, useful_at=601.0, is_paid=False)
+
+
+def test_is_over__single_pool_without_money__is_never_left():
+    rounds = build("pay", 1.0)
+    assert rounds.is_over(rounds.seats[0], 1e9, begun=0.0, useful_at=1e9, is_paid=False) is False
