@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covey.cli.governance import ReceiptHash, find_accusation
-from covey.cli.submission_commands import require_true
 from covey.console import options
 from covey.console.addresses import read_address
 from covey.console.options import CoordinatorUrl, DeploymentFile, FolderSource, Json, KeyFile, Pool
@@ -19,9 +18,9 @@ from covey.errors import OperatorError, ProtocolError
 if TYPE_CHECKING:
     from covey.chain.structs import Accusation
     from covey.console.account import Account
+    from covey.network.false_verdicts import FalseVerdict
     from covey.protocol.ids import Address
-    from covey.protocol.messages import Receipt, Verdict
-    from covey.protocol.verdict import Decision, Reason
+    from covey.protocol.messages import Receipt
 
 ReceiptFile = Annotated[
     Path,
@@ -180,14 +179,11 @@ def case_slash_signer(
 
     Example: `covey case slash-signer RECEIPT_HASH VALIDATOR mypool`
     """
-    from covey.protocol.verdict import Decision, Reason
-
     signer = read_address(validator)
     account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
-    reason = Reason(account.contracts.court.get_case(accusation).reason)
-    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer, (Decision.REJECT, reason))
-    entry = account.send(account.contracts.court.slash_signer(accusation, verdict, signature))
+    found = _find_verdict(account, coordinator_url, accusation, signer)
+    entry = account.send(account.contracts.court.slash_signer(accusation, found.verdict, found.signature))
     values = {"receipt_hash": accusation.receipt_hash, "validator": signer}
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
@@ -210,14 +206,11 @@ def case_slash_accept(
 
     Example: `covey case slash-accept RECEIPT_HASH VALIDATOR mypool`
     """
-    from covey.protocol.verdict import Decision, Reason
-
     signer = read_address(validator)
     account = options.open_account(deployment, key_file, pool, folder=folder)
     accusation = find_accusation(account, receipt_hash)
-    sought = Decision.ACCEPT, Reason.NONE
-    verdict, signature = _find_verdict(account, coordinator_url, accusation, signer, sought)
-    entry = account.send(account.contracts.court.slash_false_accept(accusation, verdict, signature))
+    found = _find_verdict(account, coordinator_url, accusation, signer)
+    entry = account.send(account.contracts.court.slash_false_accept(accusation, found.verdict, found.signature))
     values = {"receipt_hash": accusation.receipt_hash, "validator": signer}
     options.show(values | {"transaction": entry.transaction_hash}, as_json)
 
@@ -239,27 +232,21 @@ def _require_equivocation(first: "Receipt", second: "Receipt") -> None:
 
 
 def _find_verdict(
-    account: "Account",
-    coordinator_url: str,
-    accusation: "Accusation",
-    validator: "Address",
-    sought: "tuple[Decision, Reason]",
-) -> "tuple[Verdict, str]":
-    """Return the hard verdict that a validator revealed with this decision and reason, and its signature.
+    account: "Account", coordinator_url: str, accusation: "Accusation", validator: "Address"
+) -> "FalseVerdict":
+    """Return the verdict of a validator that a case has refuted. Raises ProtocolError("unknown_verdict")."""
+    from covey.network.false_verdicts import list_false_verdicts, require_true
 
-    A validator may also have given an earlier verdict after the cheap checks. Raises ProtocolError("unknown_verdict").
-    """
-    from covey.protocol.verdict import Severity
-
-    detail = account.get_submission(coordinator_url, accusation.receipt_hash)
-    require_true(account, detail, accusation.receipt_hash)
-    for body, signature in zip(detail.verdicts, detail.signatures, strict=True):
-        verdict = body.to_message()
-        found = verdict.validator, verdict.outcome, verdict.reason, verdict.severity
-        if found == (validator, *sought, Severity.HARD):
-            return verdict, signature
+    receipt_hash = accusation.receipt_hash
+    detail = account.get_submission(coordinator_url, receipt_hash)
+    require_true(detail, receipt_hash, pool=account.pool, domain=account.receipt_domain)
+    case = account.contracts.court.get_case(accusation)
+    for found in list_false_verdicts(accusation, case, detail):
+        if found.verdict.validator == validator:
+            return found
     raise ProtocolError(
         "unknown_verdict",
-        f"validator {validator} revealed no hard verdict to {sought[0].name.lower()} receipt {accusation.receipt_hash}",
+        f"the case about receipt {receipt_hash}, which is {case.state.name.lower()}, refutes no hard verdict of"
+        f" validator {validator}",
         status=404,
     )

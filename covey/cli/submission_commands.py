@@ -13,7 +13,7 @@ import typer
 from covey.console import options as chain
 from covey.console.options import CoordinatorUrl, DeploymentFile, FolderSource, Json, Pool
 from covey.console.terminal import Moment
-from covey.errors import OperatorError, ProtocolError
+from covey.errors import OperatorError
 from covey.runtime.urls import is_plain_url
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def submissions_show(
     """
     import asyncio
 
+    from covey.network.false_verdicts import require_true
+
     prefix = receipt_hash.lower()
     if not _PREFIX.fullmatch(prefix):
         raise OperatorError(
@@ -120,7 +122,7 @@ def submissions_show(
     prefix = "0x" + prefix.removeprefix("0x")
     account = chain.open_account(deployment, None, pool, folder=folder)
     detail, relays = asyncio.run(_ask(account, coordinator_url, prefix))
-    require_true(account, detail, prefix)
+    require_true(detail, prefix, pool=account.pool, domain=account.receipt_domain)
     options = ["--deployment", str(deployment), "--storage", coordinator_url, "--pool", str(pool)]
     for url in relay or relays or [NO_RELAY]:
         options += ["--relay", url]
@@ -145,38 +147,6 @@ async def _ask(account: "Account", url: str, prefix: str) -> "tuple[SubmissionDe
         return await client.get_submission(prefix), [
             relay for relay in (await client.get_pool()).relays if is_plain_url(relay)
         ]
-
-
-def require_true(account: "Account", detail: "SubmissionDetail", prefix: str) -> None:
-    """Raise ProtocolError("bad_answer") or ProtocolError("bad_signature") if a hash or a signature in the response is
-    wrong, and ProtocolError("no_consent") if the operator calls work a canary that its contributor does not.
-    """
-    from covey.protocol.canaries import require_consent
-    from covey.protocol.eip712 import Domain, compute_struct_hash, require_signer
-    from covey.protocol.ids import PoolId
-    from covey.protocol.messages import CanaryConsent
-
-    contracts = account.contracts
-    domain = Domain(chain_id=contracts.deployment.chain_id, contract=contracts.court.address)
-    if not detail.receipt_hash.startswith(prefix):
-        raise ProtocolError(
-            "bad_answer", f"the coordinator returned a submission whose hash does not start with {prefix}"
-        )
-    if detail.receipt is not None and compute_struct_hash(detail.receipt.to_message()) != detail.receipt_hash:
-        raise ProtocolError(
-            "bad_answer", f"the receipt that the coordinator returned does not have the hash {detail.receipt_hash}"
-        )
-    if detail.receipt is not None and detail.receipt.pool != account.pool:
-        raise ProtocolError("bad_answer", f"the coordinator serves pool {detail.receipt.pool}, not {account.pool}")
-    if detail.kind:
-        consent = CanaryConsent(pool=PoolId(account.pool), node=detail.node, kind=detail.kind)
-        require_consent(consent, detail.consent or "", domain=domain, contributor=detail.contributor)
-    if len(detail.verdicts) != len(detail.signatures):
-        raise ProtocolError("bad_answer", "the coordinator returned a different number of verdicts than signatures")
-    for verdict, signature in zip(detail.verdicts, detail.signatures, strict=True):
-        if verdict.receipt_hash != detail.receipt_hash:
-            raise ProtocolError("bad_answer", "the coordinator returned a verdict about a different submission")
-        require_signer(verdict.to_message(), domain, signature, verdict.validator)
 
 
 def describe(account: "Account", detail: "SubmissionDetail", options: list[str]) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def watch(
     """Watch a pool: compute every epoch again, keep its file and your proofs, and say what is due.
 
     Due are: the claim of what is final, a challenge of the operator for an overdue receipt, its resolution, the ether
-    of upheld challenges, the execution of cases, and for an arbiter the end of a false epoch. Each costs gas, and a
-    challenge needs a bond; nothing is sent without --act.
+    of upheld challenges, the execution of cases, the slash of validators whose verdicts a case refuted, and for an
+    arbiter the end of a false epoch. Each costs gas, and a challenge needs a bond; nothing is sent without --act.
 
     Example: `covey watch myworker --act`
     """

@@ -293,6 +293,11 @@ class Account:
             yield page
             before = page[-1].task
 
+    @property
+    def receipt_domain(self) -> Domain:
+        """EIP-712 domain of receipts and verdicts."""
+        return Domain(chain_id=self.deployment.chain_id, contract=self.contracts.court.address)
+
     def get_submission(self, coordinator_url: str, receipt_hash: Hash) -> "SubmissionDetail":
         """Return a submission with its verdicts, as the coordinator reports it."""
 

@@ -9,14 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covey.chain.structs import Challenge, ChallengeState
+from covey.chain.events import FalseAcceptSlashed, SignerSlashed
+from covey.chain.structs import Accusation, BondKind, Case, Challenge, ChallengeState, OnChainCaseState, PoolTerms
 from covey.console.account import Account
 from covey.console.receipt_files import SignedReceipt, read_receipt_file
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
+from covey.network.false_verdicts import FalseVerdict, list_false_verdicts, require_true
 from covey.network.kept_rewards import REWARDS_FOLDER, KeptRewards, find_kept
-from covey.network.watch_steps import MISSING, CheckedEpoch, PromisedReceipt, WatchedPool, WatchStep, WatchVerb
+from covey.network.watch_steps import (
+    MISSING,
+    CheckedEpoch,
+    PromisedReceipt,
+    WatchedPool,
+    WatchStep,
+    WatchVerb,
+    build_about,
+)
 from covey.protocol.api.common import MAX_EPOCH_BYTES
-from covey.protocol.api.public import RewardView
+from covey.protocol.api.public import RewardView, SubmissionDetail
 from covey.protocol.epoch_file import EpochFile, require_rewards
 from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import compute_reward_leaf
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
 
 SENT_FILES = "*/outgoing/sent/*.json"
 """Receipts with the operator's promise, in the folder of `covey join`."""
+MAX_ENDED = 50
+"""Maximum number of newest ended cases whose verdicts are looked at."""
 MAX_RECEIPTS = 10_000
 """Maximum number of newest receipts to look at. A contributor signs fewer in the windows of an epoch."""
 
@@ -44,6 +56,10 @@ class PoolWatcher:
         self._kept = KeptRewards(folder / "watch" / REWARDS_FOLDER)
         self._known: dict[int, tuple[Hash, EpochFile]] = {}
         """True files of epochs, by number, with the hash of their headers."""
+        self._reported: dict[Hash, SubmissionDetail] = {}
+        """Accused submissions with their verdicts, by receipt hash."""
+        self._false: list[FalseVerdict] = []
+        """Verdicts to slash for, of the last look."""
 
     def look(self) -> WatchedPool:
         """Read the chain and the files of epochs that are new.
@@ -60,11 +76,14 @@ class PoolWatcher:
         kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
         found = find_kept(kept, account.history, pool=pool, contributor=self._who, now=now)
         accusations = account.history.list_accusations(pool)
+        cases = [(accusation, account.contracts.court.get_case(accusation)) for accusation in accusations]
+        self._false = list(self._find_false_verdicts(cases, terms))
         return WatchedPool(
             now=now,
             epochs=epochs,
             receipts=self._read_receipts(compute_longest_promise(terms.epoch_length)),
-            cases=[(accusation, account.contracts.court.get_case(accusation)) for accusation in accusations],
+            cases=cases,
+            false_verdicts=self._false,
             claimable=None if found is None else found[1],
             claimed=ledger.claimed_of(pool, self._who) + ledger.deduction_of(pool, self._who),
             ether=ledger.ether_of(self._who),
@@ -89,6 +108,10 @@ class PoolWatcher:
             assert accusation is not None
             court = contracts.court
             return court.execute(accusation) if step.verb is WatchVerb.EXECUTE else court.lapse(accusation)
+        if step.verb in (WatchVerb.SLASH_SIGNER, WatchVerb.SLASH_ACCEPT):
+            found = next(each for each in self._false if build_about(each) == step.about)
+            slash = contracts.court.slash_false_accept if found.is_accept else contracts.court.slash_signer
+            return slash(found.accusation, found.verdict, found.signature)
         signed = next(each for each in self._list_signed() if each.receipt_hash == step.about)
         if step.verb is WatchVerb.RESOLVE:
             return contracts.ledger.resolve_omission(signed.receipt)
@@ -99,6 +122,37 @@ class PoolWatcher:
             promise=signed.promise,
             promise_signature=signed.promise_signature,
         )
+
+    def _find_false_verdicts(
+        self, cases: Sequence[tuple[Accusation, Case]], terms: PoolTerms
+    ) -> Iterator[FalseVerdict]:
+        """Yield the verdicts that cost a bond now. Those of a coordinator that is silent or lies are left out."""
+        account, contracts = self._account, self._account.contracts
+        penalties = {OnChainCaseState.SLASHED: terms.accept_penalty, OnChainCaseState.VETOED: terms.signer_penalty}
+        ended = [(accusation, case) for accusation, case in cases if penalties.get(case.state)]
+        for accusation, case in ended[-MAX_ENDED:]:
+            detail = self._report(accusation.receipt_hash)
+            found = [] if detail is None else list(list_false_verdicts(accusation, case, detail))
+            if not found:
+                continue
+            told = account.history.list_case_events(accusation.receipt_hash)
+            slashed = {event.validator for event in told if isinstance(event, (SignerSlashed, FalseAcceptSlashed))}
+            for each in found:
+                validator = each.verdict.validator
+                bond = contracts.stakes.backing_of(account.pool, BondKind.VALIDATOR, validator)
+                if bond and validator not in slashed:
+                    yield each
+
+    def _report(self, receipt_hash: Hash) -> SubmissionDetail | None:
+        """Return what the coordinator reports of a submission. It is asked once. None if it gives no true answer."""
+        if receipt_hash not in self._reported and self._url is not None:
+            try:
+                detail = self._account.get_submission(self._url, receipt_hash)
+                require_true(detail, receipt_hash, pool=self._account.pool, domain=self._account.receipt_domain)
+            except (ProtocolError, OperatorError, TransientError):
+                return None
+            self._reported[receipt_hash] = detail
+        return self._reported.get(receipt_hash)
 
     def _find_view(self, epoch: int) -> RewardView:
         views = (KeptRewards(path).read(epoch) for path in self._folder.glob(f"*/{REWARDS_FOLDER}"))

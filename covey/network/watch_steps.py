@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from covey.chain.contracts import CASE_GRACE
 from covey.chain.structs import Accusation, Case, Challenge, ChallengeState, EpochRecord, OnChainCaseState
+from covey.network.false_verdicts import FalseVerdict
 from covey.protocol.api.public import RewardView
 from covey.protocol.ids import Hash
 
@@ -20,6 +21,8 @@ class WatchVerb(StrEnum):
     EXECUTE = "execute"
     LAPSE = "lapse"
     DISABLE = "disable"
+    SLASH_SIGNER = "slash-signer"
+    SLASH_ACCEPT = "slash-accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class WatchStep:
 
     verb: WatchVerb
     about: str
-    """Receipt hash, epoch number or address that the transaction is about."""
+    """Receipt hash, epoch number or address that the transaction is about, or receipt hash and validator."""
     text: str
     """Why it is due, as a sentence."""
 
@@ -67,6 +70,8 @@ class WatchedPool:
     epochs: Sequence[CheckedEpoch]
     receipts: Sequence[PromisedReceipt]
     cases: Sequence[tuple[Accusation, Case]]
+    false_verdicts: Sequence[FalseVerdict]
+    """Verdicts that cases have refuted, of validators that have a bond and were not slashed for them."""
     claimable: RewardView | None
     """Reward by the newest final epoch that stands, with its proof. None if nothing is earned."""
     claimed: int
@@ -87,6 +92,7 @@ def list_steps(seen: WatchedPool) -> list[WatchStep]:
         *_list_disabling(seen),
         *_list_receipts(seen),
         *_list_cases(seen),
+        *_list_false_verdicts(seen),
         *_list_money(seen),
     ]
 
@@ -128,6 +134,20 @@ def _list_cases(seen: WatchedPool) -> Iterator[WatchStep]:
         elif accusation.contributor == seen.contributor:
             text = "nobody has executed the case against this account in time"
             yield WatchStep(verb=WatchVerb.LAPSE, about=accusation.receipt_hash, text=text)
+
+
+def _list_false_verdicts(seen: WatchedPool) -> Iterator[WatchStep]:
+    for each in seen.false_verdicts:
+        validator = each.verdict.validator
+        verb, text = WatchVerb.SLASH_SIGNER, f"validator {validator} signed a case that the arbiter vetoed"
+        if each.is_accept:
+            verb, text = WatchVerb.SLASH_ACCEPT, f"validator {validator} accepted the work of a cheat"
+        yield WatchStep(verb=verb, about=build_about(each), text=text)
+
+
+def build_about(false: FalseVerdict) -> str:
+    """Return what a step about a false verdict is about: receipt hash and validator."""
+    return f"{false.accusation.receipt_hash} {false.verdict.validator}"
 
 
 def _list_money(seen: WatchedPool) -> Iterator[WatchStep]:

@@ -46,9 +46,9 @@ class MoneyView(Body):
     """Name of the token's unit. Empty if amounts are shown in the smallest unit."""
     price: Amount
     """Reward of 1,000,000 units in an epoch that begins now."""
-    next_price: Amount | None
+    next_price: Amount | None = None
     """Announced price, from `next_price_at` on. None if none is announced."""
-    next_price_at: UInt64 | None
+    next_price_at: UInt64 | None = None
     """Unix time in seconds. The next price holds for epochs that begin then or later."""
     escrow: Amount | None
     """What the contract holds for the pool."""

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,17 +11,18 @@ from typer.testing import CliRunner
 
 from covey import cli
 from covey.chain.contracts import OMISSION_BOND
-from covey.chain.structs import Balance, BondKind
+from covey.chain.structs import Accusation, Balance, BondKind
 from covey.chain.wallet import save_key
-from covey.cli import disputes
+from covey.console.account import Account
+from covey.console.pool_watcher import PoolWatcher
 from covey.devnet.deploy import derive_key
 from covey.errors import OperatorError, ProtocolError
+from covey.network.watch_steps import WatchStep, WatchVerb, list_steps
 from covey.protocol.api.common import VerdictBody
 from covey.protocol.api.worker import SubmissionResponse
 from covey.protocol.eip712 import compute_struct_hash, sign
-from covey.protocol.messages import Countersignature, Receipt
+from covey.protocol.messages import Countersignature, Receipt, Verdict
 from covey.protocol.verdict import Decision, Reason, Severity
-from tests.fakes.pool import SIGNATURE
 from tests.integration.chain.conftest import Chain
 from tests.integration.chain.making import make_header, make_receipt, make_verdict, post, propose, word
 from worker.submission_store import SignedSubmission, SubmissionStore
@@ -117,20 +119,27 @@ def test_case_equivocation__two_files_for_one_lease__slashes_at_once(chain, cove
     assert chain.contracts.stakes.stake_of(covey.pool, BondKind.CONTRIBUTOR, chain.address("contributor")) == 40
 
 
+def report(chain: Chain, monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
+    """Let the coordinator report these verdicts about their receipt, signed by their validators."""
+    wallets = {wallet.address: wallet for wallet in chain.wallets.values()}
+    domain = chain.domain("slashing_court")
+    detail = SimpleNamespace(
+        receipt_hash=verdicts[0].receipt_hash,
+        receipt=None,
+        kind=None,
+        verdicts=[VerdictBody.of(each) for each in verdicts],
+        signatures=[sign(each, domain, wallets[each.validator]) for each in verdicts],
+    )
+    monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: detail)
+
+
 def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, covey, monkeypatch):
     receipt = make_receipt(chain, covey.pool)
     vetoed = propose(chain, covey.pool, receipt)
     chain.send("arbiter", chain.contracts.court.veto(vetoed))
     verdict = make_verdict(chain, covey.pool, receipt, 0)
-    signature = sign(verdict, chain.domain("slashing_court"), chain.wallets["validator-0"])
-
     earlier = dataclasses.replace(verdict, outcome=Decision.ACCEPT, reason=Reason.NONE)  # on the cheap checks
-
-    class Detail:
-        verdicts, signatures = (VerdictBody.of(earlier), VerdictBody.of(verdict)), (SIGNATURE, signature)
-
-    monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
-    monkeypatch.setattr(disputes, "require_true", lambda *_: None)
+    report(chain, monkeypatch, earlier, verdict)
     slash, url = ("case", "slash-signer", vetoed.receipt_hash), ("--coordinator-url", "http://c")
     with pytest.raises(ProtocolError, match="unknown_verdict"):
         covey(*slash, chain.address("validator-1"), *url, key="deployer")
@@ -139,27 +148,46 @@ def test_case_slash_signer__verdict_of_a_vetoed_case__costs_its_bond(chain, cove
     assert bond == Balance(bonded=5, leaving=0)
 
 
-def test_case_slash_accept__work_of_an_executed_case__costs_its_bond(chain, covey, monkeypatch):
-    receipt = make_receipt(chain, covey.pool)
-    executed = propose(chain, covey.pool, receipt)
-    rejected = make_verdict(chain, covey.pool, receipt, 2)
+def accept_falsely(chain: Chain, pool: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Accusation, Verdict]:
+    """Open a case about work that one validator accepted after the cheap checks, and again after a whole replay."""
+    receipt = make_receipt(chain, pool)
+    accusation = propose(chain, pool, receipt)
+    rejected = make_verdict(chain, pool, receipt, 2)
     partial = dataclasses.replace(rejected, outcome=Decision.ACCEPT, reason=Reason.NONE, severity=Severity.NONE)
     whole = dataclasses.replace(partial, severity=Severity.HARD)
-    signature = sign(whole, chain.domain("slashing_court"), chain.wallets["validator-2"])
+    report(chain, monkeypatch, partial, whole)
+    return accusation, whole
 
-    class Detail:
-        verdicts, signatures = (VerdictBody.of(partial), VerdictBody.of(whole)), (SIGNATURE, signature)
 
-    monkeypatch.setattr("covey.console.account.Account.get_submission", lambda *_: Detail())
-    monkeypatch.setattr(disputes, "require_true", lambda *_: None)
+def test_case_slash_accept__work_of_an_executed_case__costs_its_bond(chain, covey, monkeypatch):
+    executed, whole = accept_falsely(chain, covey.pool, monkeypatch)
     slash = ("case", "slash-accept", executed.receipt_hash, whole.validator, "--coordinator-url", "http://c")
-    with pytest.raises(ProtocolError, match="WrongCaseState"):
+    with pytest.raises(ProtocolError, match="which is locked, refutes no hard verdict"):
         covey(*slash, key="deployer")
     chain.advance(10)
     chain.send("deployer", chain.contracts.court.execute(executed))
     covey(*slash, key="deployer")
     bond = chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, whole.validator)
     assert bond == Balance(bonded=8, leaving=0)
+
+
+def test_watch__refuted_verdict__is_slashed_for_once(chain, covey, monkeypatch, tmp_path):
+    executed, whole = accept_falsely(chain, covey.pool, monkeypatch)
+    about = f"{executed.receipt_hash} {whole.validator}"
+    account = Account(tmp_path / "deployment.json", covey.get_key_file("deployer"), covey.pool)
+    watcher = PoolWatcher(account, account.wallet.address, coordinator_url="http://c", folder=tmp_path)
+
+    def look() -> list[WatchStep]:
+        return [step for step in list_steps(watcher.look()) if step.verb is not WatchVerb.EXECUTE]
+
+    assert look() == []
+    chain.advance(10)
+    chain.send("deployer", chain.contracts.court.execute(executed))
+    (step,) = look()
+    assert (step.verb, step.about) == (WatchVerb.SLASH_ACCEPT, about)
+    account.send(watcher.build_call(step))
+    assert chain.contracts.stakes.get_balance(covey.pool, BondKind.VALIDATOR, whole.validator).bonded == 8
+    assert look() == []
 
 
 def test_worker_rotate__node_of_the_contributor__is_replaced_by_one_that_signs(chain, covey, tmp_path):

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.unit
 
 def see(now: int = 1000, **changes: object) -> WatchedPool:
     values: dict[str, object] = {
-        "now": now, "epochs": [], "receipts": [], "cases": [], "claimable": None, "claimed": 0, "ether": 0,
-        "contributor": ALICE, "is_arbiter": False,
+        "now": now, "epochs": [], "receipts": [], "cases": [], "false_verdicts": [], "claimable": None,
+        "claimed": 0, "ether": 0, "contributor": ALICE, "is_arbiter": False,
     }  # fmt: skip
     return WatchedPool(**values | changes)
 
@@ -101,3 +101,10 @@ def test_list_steps__false_epoch__is_disabled_by_its_arbiter_in_the_window(
 
 def test_list_steps__ether__is_withdrawn():
     assert verbs(see(ether=1)) == [f"withdraw-ether {ALICE}"]
+
+
+@pytest.mark.parametrize(("is_accept", "verb"), [(True, "slash-accept"), (False, "slash-signer")])
+def test_list_steps__verdict_that_a_case_refuted__is_slashed_for(is_accept: bool, verb: str):
+    accusation = SimpleNamespace(receipt_hash=HASH)
+    false = SimpleNamespace(accusation=accusation, verdict=SimpleNamespace(validator=BOB), is_accept=is_accept)
+    assert verbs(see(false_verdicts=[false])) == [f"{verb} {HASH} {BOB}"]
