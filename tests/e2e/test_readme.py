@@ -79,7 +79,7 @@ RUN = {
     "train-on-one-machine.md": 5,
     "run-a-pool.md": 3,
     "evaluate.md": 2,
-    "find-a-pool.md": 3,
+    "find-a-pool.md": 4,
     "watch-a-pool.md": 1,
     "run-a-worker.md": 5,
     "bring-a-data-set.md": 5,
