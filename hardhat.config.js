@@ -18,7 +18,7 @@ export default defineConfig({
         path: path.join(solc, "soljson.js"),
         settings: {
           evmVersion: "cancun",
-          optimizer: { enabled: isOptimized, runs: 100_000 },
+          optimizer: { enabled: isOptimized, runs: 10_000 },
           metadata: { bytecodeHash: "none" },
         },
       },

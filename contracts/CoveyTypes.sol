@@ -22,7 +22,7 @@ library CoveyTypes {
     /// @dev EIP-712 type hash of EpochHeader.
     bytes32 internal constant HEADER_TYPEHASH = keccak256(
         "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
-        "bytes32 dataHash,bytes32 previousHash)"
+        "uint32 verdicts,bytes32 dataHash,bytes32 previousHash)"
     );
     /// @dev EIP-712 type hash of Verdict.
     bytes32 internal constant VERDICT_TYPEHASH = keccak256(
@@ -72,14 +72,10 @@ library CoveyTypes {
         return keccak256(bytes.concat(keccak256(abi.encode(chainId, ledger, pool, contributor, cumulative))));
     }
 
-    /// @dev EIP-712 struct hash of an epoch header, which validators sign. All members are static, as in a receipt.
-    function hashTypedHeader(EpochHeader calldata header) internal pure returns (bytes32) {
-        return keccak256(abi.encode(HEADER_TYPEHASH, header));
-    }
-
-    /// @dev Hash of an epoch header, which is hashed once. Headers refer to each other by it.
+    /// @dev EIP-712 struct hash of an epoch header, which validators sign and by which headers refer to each other. All
+    /// members are static, as in a receipt.
     function hashHeader(EpochHeader calldata header) internal pure returns (bytes32) {
-        return keccak256(abi.encode(header));
+        return keccak256(abi.encode(HEADER_TYPEHASH, header));
     }
 
     /// @dev Reward for some units at a price for 1,000,000 units, rounded down.

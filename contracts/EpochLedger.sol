@@ -3,11 +3,12 @@ pragma solidity 0.8.30;
 
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
-import {EpochHeader} from "./interfaces/ICoveyTypes.sol";
+import {Attestation, EpochHeader} from "./interfaces/ICoveyTypes.sol";
 import {EpochRecord, IEpochLedger, Settlement} from "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
-import {IPoolRegistry, PoolState, PostingTerms} from "./interfaces/IPoolRegistry.sol";
+import {IPoolRegistry, PostingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Omissions} from "./Omissions.sol";
 import {Payouts} from "./Payouts.sol";
 import {StakeManager} from "./StakeManager.sol";
@@ -32,34 +33,42 @@ contract EpochLedger is Omissions {
     }
 
     /// @inheritdoc IEpochLedger
-    function post(EpochHeader calldata header) external {
+    function post(EpochHeader calldata header, Attestation[] calldata attestations) external {
         uint256 pool = header.pool;
         Settlement memory settlement = _settlements[pool];
         PostingTerms memory terms = POOLS.getPostingTerms(pool, settlement.lastPostedAt);
-        _requirePosting(pool, terms);
+        _requirePosting(pool, terms, settlement.lastPostedAt);
         if (header.units > terms.epochUnits) revert TooManyUnits(header.units, terms.epochUnits);
         if (header.epoch != settlement.epochs) revert WrongEpoch(settlement.epochs, header.epoch);
         if (header.previousHash != headOf[pool]) revert WrongPreviousHash(headOf[pool], header.previousHash);
         uint256 availableAt = uint256(settlement.lastPostedAt) + terms.epochLength;
         if (block.timestamp < availableAt) revert EpochTooEarly(availableAt);
-        uint256 reward = CoveyTypes.computeReward(header.units, terms.rewardPerMillion);
+        uint256 reward =
+            CoveyTypes.computeReward(header.units, terms.rewardPerMillion) + _computeFees(pool, header.verdicts);
         uint256 available = settlement.funded - settlement.posted;
         if (reward > available) revert InsufficientEscrow(pool, reward, available);
 
+        bytes32 headerHash = CoveyTypes.hashHeader(header);
+        if (terms.headerQuorum > 0) {
+            uint256 given = attestations.length;
+            if (given < terms.headerQuorum) revert QuorumNotReached(given, terms.headerQuorum);
+            STAKES.requireAttested(pool, _hashTypedDataV4(headerHash), attestations, terms.validatorBond);
+        }
+
         EpochRecord memory record = EpochRecord({
-            headerHash: CoveyTypes.hashHeader(header),
+            headerHash: headerHash,
             rewardRoot: header.rewardRoot,
             epoch: header.epoch,
             finalAt: uint64(block.timestamp + terms.challengeWindow + terms.vetoWindow),
             reward: uint96(reward),
             cumulative: uint96(settlement.posted + reward)
         });
-        headOf[pool] = record.headerHash;
+        headOf[pool] = headerHash;
         _setRecord(pool, record);
         _settlements[pool] =
             Settlement(record.cumulative, settlement.funded, settlement.epochs + 1, uint40(block.timestamp));
 
-        emit EpochPosted(pool, header.epoch, header, record);
+        emit EpochPosted(pool, header.epoch, header, record.finalAt, record.reward, record.cumulative);
     }
 
     /// @inheritdoc IEpochLedger
@@ -92,11 +101,14 @@ contract EpochLedger is Omissions {
         _payUpTo(pool, record.epoch, record.cumulative, contributor, cumulative);
     }
 
-    /// @dev Reverts unless the caller is the signer of a pool that was started and is not closed.
-    function _requirePosting(uint256 pool, PostingTerms memory terms) private view {
-        if (msg.sender != terms.signer) revert NotSigner(pool, msg.sender);
-        if (terms.state < PoolState.Active) revert PoolNotStarted(pool);
+    /// @dev Reverts unless the pool was started and is not closed, and the caller is the signer or the signer is idle.
+    function _requirePosting(uint256 pool, PostingTerms memory terms, uint256 lastPostedAt) private view {
+        if (terms.startedAt == 0) revert PoolNotStarted(pool);
         if (block.timestamp >= terms.closesAt) revert PoolClosed(terms.closesAt);
+        if (msg.sender == terms.signer) return;
+        if (terms.headerQuorum == 0) revert NotSigner(pool, msg.sender);
+        uint256 idleAt = Math.max(lastPostedAt, terms.startedAt) + terms.epochLength + terms.challengeWindow;
+        if (block.timestamp < idleAt) revert SignerNotIdle(idleAt);
     }
 }
 // slither-disable-end timestamp

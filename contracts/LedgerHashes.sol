@@ -20,7 +20,7 @@ abstract contract LedgerHashes is IEpochLedger, EIP712 {
 
     /// @inheritdoc IEpochLedger
     function digestHeader(EpochHeader calldata header) public view returns (bytes32) {
-        return _hashTypedDataV4(CoveyTypes.hashTypedHeader(header));
+        return _hashTypedDataV4(CoveyTypes.hashHeader(header));
     }
 
     /// @inheritdoc IEpochLedger

@@ -165,6 +165,16 @@ abstract contract Omissions is Escrow {
         if (isDropped) delete _records[pool][epoch % KEPT_EPOCHS];
     }
 
+    /// @dev Fees for the verdicts of an epoch. They never change, because their terms are fixed at creation.
+    function _computeFees(uint256 pool, uint32 verdicts) internal view returns (uint256) {
+        if (verdicts == 0) return 0;
+        // Only netting calls this in a loop, for inclusions that the caller pays for.
+        // slither-disable-next-line calls-loop
+        (uint256 fee, uint256 most) = POOLS.getVerdictTerms(pool);
+        if (verdicts > most) revert TooManyVerdicts(verdicts, most);
+        return fee * verdicts;
+    }
+
     /// @dev Reverts unless the record is kept and not disabled.
     function _requireRecord(uint256 pool, EpochRecord calldata record) internal view {
         if (!_isPosted(pool, record)) revert UnknownEpoch(pool, record.epoch);
@@ -240,6 +250,18 @@ abstract contract Omissions is Escrow {
         return _records[pool][earlier.answeredBy % KEPT_EPOCHS] == 0;
     }
 
+    /// @dev What the epoch pays for some of its units, without the fees of validators. A header with fewer units than
+    /// one of its leaves pays no more.
+    function _shareOf(EpochRecord calldata record, EpochHeader calldata header, uint64 units)
+        private
+        view
+        returns (uint256)
+    {
+        if (units == 0) return 0;
+        uint256 reward = record.reward - _computeFees(header.pool, header.verdicts);
+        return reward * units / Math.max(header.units, units);
+    }
+
     /// @dev Reverts unless the leaf is that of the receipt, and the proof shows it under the work root.
     function _requireLeaf(EpochHeader calldata header, Inclusion calldata shown, bytes32 receiptHash) private pure {
         Receipt calldata receipt = shown.receipt;
@@ -251,16 +273,6 @@ abstract contract Omissions is Escrow {
         if (!isSameWork || !MerkleProof.verifyCalldata(shown.proof, header.workRoot, leafHash)) {
             revert WrongLeaf(receiptHash);
         }
-    }
-
-    /// @dev What the epoch pays for some of its units. A header with fewer units than one of its leaves pays no more.
-    function _shareOf(EpochRecord calldata record, EpochHeader calldata header, uint64 units)
-        private
-        pure
-        returns (uint256)
-    {
-        if (units == 0) return 0;
-        return uint256(record.reward) * units / Math.max(header.units, units);
     }
 }
 // slither-disable-end timestamp

@@ -20,6 +20,7 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     /// @dev All that is stored of a pool. Price, signer, trainer and arbiter of `terms` are those of its creation.
     struct Pool {
         PoolState state;
+        uint40 startedAt;
         uint64 endedAt;
         PoolTerms terms;
         address[] validators;
@@ -83,7 +84,7 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     /// @inheritdoc IPoolRegistry
     function startPool(uint256 pool) external whenNotPaused onlyOperator(pool) {
         if (_pools[pool].state != PoolState.Created) revert WrongState(pool, _pools[pool].state);
-        _pools[pool].state = PoolState.Active;
+        (_pools[pool].state, _pools[pool].startedAt) = (PoolState.Active, uint40(block.timestamp));
         emit PoolStarted(pool);
     }
 
@@ -183,14 +184,21 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
         PoolTerms storage terms = asked.terms;
         return PostingTerms(
             signerOf(pool),
-            asked.state,
+            asked.startedAt,
             terms.challengeWindow,
             terms.vetoWindow,
             uint96(asked.prices.valueAt(begunAt)),
             terms.epochUnits,
             terms.epochLength,
+            terms.headerQuorum,
+            terms.validatorBond,
             closesAt(pool)
         );
+    }
+
+    /// @inheritdoc IPoolRegistry
+    function getVerdictTerms(uint256 pool) external view returns (uint256 fee, uint256 most) {
+        return (_pools[pool].terms.verdictFee, _pools[pool].terms.epochVerdicts);
     }
 
     /// @inheritdoc IPoolRegistry

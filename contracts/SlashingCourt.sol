@@ -8,7 +8,7 @@ import {Receipt, Verdict} from "./interfaces/ICoveyTypes.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
-import {BondKind, Hold, IStakeManager} from "./interfaces/IStakeManager.sol";
+import {Hold, IStakeManager} from "./interfaces/IStakeManager.sol";
 import {StakeManager} from "./StakeManager.sol";
 
 // Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
@@ -241,9 +241,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
             address validator = finding.validator;
             if (block.timestamp > finding.deadline) revert FindingExpired(i);
             if (validator <= last) revert UnorderedValidators(i);
-            if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
-            uint256 bond = STAKES.backingOf(pool, BondKind.VALIDATOR, validator);
-            if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
+            STAKES.requireBonded(pool, validator, requiredBond);
             _requireSignature(pool, receiptHash, workKey, _REJECT, reason, finding);
             last = validator;
         }

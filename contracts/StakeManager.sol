@@ -2,8 +2,10 @@
 pragma solidity 0.8.30;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import {Attestation} from "./interfaces/ICoveyTypes.sol";
 import {Permit} from "./interfaces/IPayouts.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Balance, BondKind, Exposure, Hold, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
@@ -172,6 +174,20 @@ contract StakeManager is IStakeManager, Payouts {
     }
 
     /// @inheritdoc IStakeManager
+    function requireAttested(uint256 pool, bytes32 digest, Attestation[] calldata attestations, uint256 requiredBond)
+        external
+        view
+    {
+        address last = address(0);
+        for (uint256 i = 0; i < attestations.length; ++i) {
+            address validator = ECDSA.recover(digest, attestations[i].r, attestations[i].vs);
+            if (validator <= last) revert UnorderedValidators(i);
+            requireBonded(pool, validator, requiredBond);
+            last = validator;
+        }
+    }
+
+    /// @inheritdoc IStakeManager
     function lockedOf(uint256 pool, address contributor) external view returns (uint256) {
         return _exposures[pool][contributor].locked;
     }
@@ -189,6 +205,15 @@ contract StakeManager is IStakeManager, Payouts {
     /// @inheritdoc IStakeManager
     function unbondingsOf(uint256 pool, BondKind kind, address account) external view returns (Unbonding[] memory) {
         return _unbondings[pool][kind][_holderOf(kind, account)];
+    }
+
+    /// @inheritdoc IStakeManager
+    function requireBonded(uint256 pool, address validator, uint256 requiredBond) public view {
+        // A pool has at most MAX_VALIDATORS, and a caller that sends more signatures pays the gas itself.
+        // slither-disable-next-line calls-loop
+        if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
+        uint256 bond = _totalOf(pool, BondKind.VALIDATOR, validator);
+        if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
     }
 
     /// @dev Takes tokens from the caller and bonds them.

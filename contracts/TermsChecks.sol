@@ -15,7 +15,7 @@ abstract contract TermsChecks {
     /// @notice Number of epochs that EpochLedger keeps of each pool; the same as EpochLedger.KEPT_EPOCHS.
     uint256 public constant KEPT_EPOCHS = 256;
 
-    /// @dev Checks the addresses in the terms and the quorum.
+    /// @dev Checks the addresses in the terms and both quorums.
     function _requireOffices(PoolTerms calldata terms, uint256 validators) internal view {
         if (terms.trainer == address(0) || terms.arbiter == address(0) || terms.token == address(0)) {
             revert IPoolRegistry.ZeroAddress();
@@ -24,6 +24,7 @@ abstract contract TermsChecks {
         if (isJudge) revert IPoolRegistry.OfficeConflict(terms.arbiter);
         bool isQuorum = terms.quorum > 0 && terms.quorum <= validators && validators <= MAX_VALIDATORS;
         if (!isQuorum) revert IPoolRegistry.InvalidQuorum(terms.quorum, validators);
+        if (terms.headerQuorum > validators) revert IPoolRegistry.InvalidQuorum(terms.headerQuorum, validators);
     }
 
     /// @dev Time for which an epoch must be kept: until it is final, and until everything promised for it has been

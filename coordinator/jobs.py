@@ -279,7 +279,7 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
             refused = repository.get_intent(settlement.name_intent(ctx.ledger.pool, epoch, tries - 1))
             reason = "" if refused is None else refused.reason
             get_logger().error("the ledger refused an epoch", epoch=epoch, reason=reason, tries=tries)
-        call = ctx.contracts.ledger.post(settlement.build_header(row, ctx.ledger.pool))
+        call = ctx.contracts.ledger.post(settlement.build_header(row, ctx.ledger.pool), {})
         add_intent(repository, key=settlement.name_intent(ctx.ledger.pool, epoch, tries), call=call)
 
 

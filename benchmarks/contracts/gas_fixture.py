@@ -165,7 +165,8 @@ class GasFixture:
             previous_hash=ledger.head_of(self.pool),
         )
         self.advance(1)
-        self.send("operator", ledger.post(header))
+        attestations = {self.address(name): self.sign(name, header, "epoch_ledger") for name in SIGNERS}
+        self.send("operator", ledger.post(header, attestations))
         posted = self.history.find_epoch(self.pool, epoch)
         assert posted is not None
         return posted
@@ -279,6 +280,9 @@ class GasFixture:
             slash_amount=60,
             max_slashes=100,
             validator_bond=20,
+            header_quorum=len(SIGNERS),
+            verdict_fee=1,
+            epoch_verdicts=len(SIGNERS) * SUBMISSIONS,
             signer_penalty=15,
             quorum=2,
             arbiter=self.address("arbiter"),

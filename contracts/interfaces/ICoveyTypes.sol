@@ -90,6 +90,7 @@ struct WorkLeaf {
 /// @param rewardRoot Merkle root of the reward leaves.
 /// @param leafCount Number of work leaves.
 /// @param units Units accepted in this epoch alone.
+/// @param verdicts Number of verdicts for which this epoch alone pays the fee.
 /// @param dataHash Hash of the stored leaves.
 /// @param previousHash Hash of the previous header; zero for epoch 0.
 struct EpochHeader {
@@ -99,6 +100,16 @@ struct EpochHeader {
     bytes32 rewardRoot;
     uint64 leafCount;
     uint64 units;
+    uint32 verdicts;
     bytes32 dataHash;
     bytes32 previousHash;
+}
+
+/// @notice A validator's signature over an epoch header, in the 64 bytes of ERC-2098.
+/// @dev EIP-712 type "EpochHeader" in the domain of EpochLedger.
+/// @param r First half of the signature.
+/// @param vs Second half, with the parity of the curve point in the highest bit.
+struct Attestation {
+    bytes32 r;
+    bytes32 vs;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {EpochHeader, Receipt, WorkLeaf} from "./ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, WorkLeaf} from "./ICoveyTypes.sol";
 import {IPayouts, Permit} from "./IPayouts.sol";
 
 /// @notice State of an omission challenge.
@@ -24,7 +24,7 @@ struct Settlement {
     uint40 lastPostedAt;
 }
 
-/// @notice What the ledger knows about one epoch, as the event EpochPosted reports it.
+/// @notice What the ledger knows about one epoch.
 /// @dev Only the hash of the record is stored. A caller that claims, disables or answers passes the record in.
 /// @param headerHash Hash of the epoch's header.
 /// @param rewardRoot Merkle root of the reward leaves.
@@ -82,6 +82,9 @@ struct Challenge {
 /// @dev Claims: rewards are cumulative per contributor, so one proof against any final epoch claims everything earned
 /// up to that epoch.
 ///
+/// Attestations: a pool with a `headerQuorum` accepts only headers that this number of bonded validators have signed.
+/// A false root then needs the signer and a quorum. If the signer is idle, anyone can post what a quorum has signed.
+///
 /// Finality: the arbiter can disable an epoch for `challengeWindow` after it was posted. An epoch is final
 /// `challengeWindow + vetoWindow` after it was posted.
 ///
@@ -114,11 +117,21 @@ interface IEpochLedger is IPayouts {
 
     /// @notice An epoch was posted.
     /// @dev Callers need the header and the record to claim, disable and answer, because the ledger stores only hashes.
+    /// The header's hash, its reward root and its epoch make the record complete.
     /// @param pool Id of the pool.
     /// @param epoch Number of the epoch.
-    /// @param header Header that the signer posted.
-    /// @param record Record whose hash the ledger stores.
-    event EpochPosted(uint256 indexed pool, uint64 indexed epoch, EpochHeader header, EpochRecord record);
+    /// @param header Header that was posted.
+    /// @param finalAt See EpochRecord.
+    /// @param reward See EpochRecord.
+    /// @param cumulative See EpochRecord.
+    event EpochPosted(
+        uint256 indexed pool,
+        uint64 indexed epoch,
+        EpochHeader header,
+        uint64 finalAt,
+        uint96 reward,
+        uint96 cumulative
+    );
 
     /// @notice An epoch was disabled.
     /// @dev Emitted for the epoch that the arbiter named and for each later epoch that was not disabled before.
@@ -228,6 +241,20 @@ interface IEpochLedger is IPayouts {
     /// @param cap The pool's `epochUnits`.
     error TooManyUnits(uint256 units, uint256 cap);
 
+    /// @notice The epoch pays for more verdicts than the pool allows.
+    /// @param verdicts Verdicts in the header.
+    /// @param cap The pool's `epochVerdicts`.
+    error TooManyVerdicts(uint256 verdicts, uint256 cap);
+
+    /// @notice The caller is not the signer, who may still post.
+    /// @param idleAt Unix time in seconds from which anyone can post with attestations.
+    error SignerNotIdle(uint256 idleAt);
+
+    /// @notice Fewer attestations were given than the pool's `headerQuorum` requires.
+    /// @param attestations Number of attestations.
+    /// @param quorum Number of attestations that are required.
+    error QuorumNotReached(uint256 attestations, uint256 quorum);
+
     /// @notice Less than `epochLength` has passed since the previous epoch.
     /// @param availableAt Unix time in seconds from which the next epoch can be posted.
     error EpochTooEarly(uint256 availableAt);
@@ -333,11 +360,18 @@ interface IEpochLedger is IPayouts {
     function refundPool(uint256 pool) external;
 
     /// @notice Posts the next epoch and reserves its reward.
-    /// @dev Signer only. The price is the one that held when the previous epoch was posted. Reverts if the unreserved
-    /// escrow cannot pay `units`. The signer can post after the pool's end until the pool is closed (see
-    /// IPoolRegistry.closesAt). A later root could only take rewards that others have not claimed yet.
+    /// @dev Signer only, unless the signer is idle: with attestations, anyone can post once `epochLength` and
+    /// `challengeWindow` have passed since the newest epoch, or since the pool's start before the first one. A pool
+    /// with a `headerQuorum` of 0 needs no attestations and always needs its signer.
+    ///
+    /// The reward is that of the units, at the price that held when the previous epoch was posted, and `verdictFee` for
+    /// each verdict. Reverts if the unreserved escrow cannot pay it. An epoch can be posted after the pool's end until
+    /// the pool is closed (see IPoolRegistry.closesAt). A later root could only take rewards that others have not
+    /// claimed yet.
     /// @param header Header that continues the pool's chain of headers.
-    function post(EpochHeader calldata header) external;
+    /// @param attestations Signatures of at least `headerQuorum` bonded validators over the header, in ascending order
+    /// of their addresses; ignored if `headerQuorum` is 0.
+    function post(EpochHeader calldata header, Attestation[] calldata attestations) external;
 
     /// @notice Disables an epoch and all later ones, and releases the escrow that they reserved.
     /// @dev Arbiter only, for `challengeWindow` after the epoch was posted. The chain of headers goes on: the next
@@ -521,6 +555,6 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Returns the hash of an epoch header.
     /// @param header The header.
-    /// @return keccak256 of the ABI-encoded header.
+    /// @return EIP-712 struct hash.
     function hashHeader(EpochHeader calldata header) external pure returns (bytes32);
 }

@@ -30,21 +30,23 @@ struct ScheduledPrice {
 
 /// @notice Parameters of a pool that the contracts need, fixed at creation, except price, roles and heir.
 /// @dev All other parameters are in the text `params`, whose hash is `paramsHash`. Amounts are in the token's smallest
-/// unit, windows in seconds. The order of the fields packs them into nine storage slots.
-/// @param rewardPerMillion Reward for 1,000,000 units of work. A unit is one completion token.
+/// unit, windows in seconds. The order of the fields packs them into eight storage slots.
 /// @param epochUnits Maximum of units in one epoch. It bounds what a stolen operator's key can promise at once.
 /// @param challengeWindow Time in which an epoch can be disabled, and in which an omission challenge can be answered.
 /// @param vetoWindow Time in which a case can be vetoed.
 /// @param unbondWindow Time from unbonding to withdrawal; at least `challengeWindow + vetoWindow`.
 /// @param epochLength Minimum time between two epochs; at most half of `challengeWindow`, so that the work of a
 /// disabled epoch can be posted again in time.
+/// @param validatorBond Stake that a validator must have bonded for its verdicts and attestations to count.
+/// @param headerQuorum Number of validators that must attest each epoch header; 0 if the signer alone posts.
 /// @param slashAmount Maximum that one case takes.
-/// @param validatorBond Stake that a validator must have bonded for its verdicts to count in court.
+/// @param verdictFee Fee for one verdict that an epoch counts.
+/// @param epochVerdicts Maximum of verdicts that one epoch pays.
 /// @param maxSlashes How many times `slashAmount` can be locked of one contributor's stake within one span of
 /// `unbondWindow`.
 /// @param lightSlashBps Part of `slashAmount` that a light case takes, in 1/10,000.
 /// @param strikes Number of a contributor's first cases that are light.
-/// @param quorum Number of validators that must agree.
+/// @param quorum Number of validators that must agree on a verdict.
 /// @param isInviteOnly Whether contributors need an invitation from the operator.
 /// @param arbiter Account that vetoes cases, disables epochs and can end the pool. It holds no money and can take none.
 /// @param signerPenalty What a vetoed case costs each validator that signed it.
@@ -54,19 +56,20 @@ struct ScheduledPrice {
 /// @param acceptPenalty What a validator loses that accepted work whose case was executed; at most `validatorBond`.
 /// @param signer Account that signs promises and posts epochs. It can be a key that is kept online. In `createPool`,
 /// zero stands for the caller.
+/// @param rewardPerMillion Reward for 1,000,000 units of work. A unit is one completion token.
 /// @param heir Account that receives escrow and bond of a closed pool instead of the operator; zero if there is none.
-/// @param verdictFee Fee for one verdict that an epoch counts.
-/// @param epochVerdicts Maximum of verdicts that one epoch pays.
 /// @param paramsHash keccak256 of the text `params`.
 struct PoolTerms {
-    uint96 rewardPerMillion;
-    uint64 epochUnits;
+    uint56 epochUnits;
     uint24 challengeWindow;
     uint24 vetoWindow;
     uint24 unbondWindow;
     uint24 epochLength;
-    uint96 slashAmount;
     uint96 validatorBond;
+    uint8 headerQuorum;
+    uint96 slashAmount;
+    uint80 verdictFee;
+    uint32 epochVerdicts;
     uint8 maxSlashes;
     uint16 lightSlashBps;
     uint8 strikes;
@@ -79,29 +82,32 @@ struct PoolTerms {
     address trainer;
     uint96 acceptPenalty;
     address signer;
+    uint96 rewardPerMillion;
     address heir;
-    uint96 verdictFee;
-    uint32 epochVerdicts;
     bytes32 paramsHash;
 }
 
 /// @notice What EpochLedger needs to know about a pool to post an epoch.
 /// @param signer Signer of the pool.
-/// @param state State of the pool.
+/// @param startedAt Unix time in seconds at which the pool was started; 0 if it was not.
 /// @param challengeWindow See PoolTerms.
 /// @param vetoWindow See PoolTerms.
 /// @param rewardPerMillion Price of the epoch.
 /// @param epochUnits See PoolTerms.
 /// @param epochLength See PoolTerms.
+/// @param headerQuorum See PoolTerms.
+/// @param validatorBond See PoolTerms.
 /// @param closesAt See IPoolRegistry.closesAt.
 struct PostingTerms {
     address signer;
-    PoolState state;
+    uint40 startedAt;
     uint24 challengeWindow;
     uint24 vetoWindow;
     uint96 rewardPerMillion;
-    uint64 epochUnits;
+    uint56 epochUnits;
     uint24 epochLength;
+    uint8 headerQuorum;
+    uint96 validatorBond;
     uint256 closesAt;
 }
 
@@ -216,8 +222,9 @@ interface IPoolRegistry {
     /// @notice The zero address cannot be trainer, arbiter, token or validator.
     error ZeroAddress();
 
-    /// @notice The quorum is not between 1 and the number of validators, or there are more than MAX_VALIDATORS.
-    /// @param quorum Quorum in the terms.
+    /// @notice A quorum is larger than the number of validators, the quorum of verdicts is zero, or there are more than
+    /// MAX_VALIDATORS.
+    /// @param quorum Quorum in the terms: `headerQuorum` if only that one is invalid.
     /// @param validators Number of validators.
     error InvalidQuorum(uint256 quorum, uint256 validators);
 
@@ -361,8 +368,14 @@ interface IPoolRegistry {
     /// @notice Returns what EpochLedger needs to know about a pool.
     /// @param pool Id of the pool.
     /// @param begunAt Unix time in seconds at which the epoch began; it decides the price.
-    /// @return Part of the terms, with signer, state and closing time.
+    /// @return Part of the terms, with signer, start and closing time.
     function getPostingTerms(uint256 pool, uint256 begunAt) external view returns (PostingTerms memory);
+
+    /// @notice Returns what an epoch of a pool pays for verdicts.
+    /// @param pool Id of the pool.
+    /// @return fee Fee for one verdict.
+    /// @return most Maximum of verdicts that one epoch pays.
+    function getVerdictTerms(uint256 pool) external view returns (uint256 fee, uint256 most);
 
     /// @notice Returns what EpochLedger needs to know about a pool to check a promise.
     /// @dev A promise stays valid after its signer was replaced.

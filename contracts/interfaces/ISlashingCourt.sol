@@ -153,19 +153,6 @@ interface ISlashingCourt {
     /// @param index Index of the finding.
     error FindingExpired(uint256 index);
 
-    /// @notice The account is not an active validator of the pool.
-    /// @param pool Id of the pool.
-    /// @param account Account that the finding names.
-    error NotValidator(uint256 pool, address account);
-
-    /// @notice The validator has too little stake.
-    /// @dev A verdict counts only while its signer has enough to lose. Stake that is leaving counts, because it can
-    /// still be slashed. Otherwise a validator could void its verdicts by unbonding.
-    /// @param validator Account that signed.
-    /// @param bond Its bonded and leaving stake.
-    /// @param required The pool's `validatorBond`.
-    error BondTooSmall(address validator, uint256 bond, uint256 required);
-
     /// @notice The findings are not in ascending order of their validators.
     /// @dev The strict order also makes the validators distinct.
     /// @param index Index of the first finding that is out of order.

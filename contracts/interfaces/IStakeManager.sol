@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
+import {Attestation} from "./ICoveyTypes.sol";
 import {IPayouts, Permit} from "./IPayouts.sol";
 
 /// @notice Role that a bond belongs to. One account can hold bonds of several kinds.
@@ -110,6 +111,22 @@ interface IStakeManager is IPayouts {
     /// @param pool Id of the pool.
     /// @param account The caller.
     error NotOperator(uint256 pool, address account);
+
+    /// @notice The account is not an active validator of the pool.
+    /// @param pool Id of the pool.
+    /// @param account Account that signed.
+    error NotValidator(uint256 pool, address account);
+
+    /// @notice The validator has too little stake, bonded and leaving.
+    /// @param validator Account that signed.
+    /// @param bond Its bonded and leaving stake.
+    /// @param required The pool's `validatorBond`.
+    error BondTooSmall(address validator, uint256 bond, uint256 required);
+
+    /// @notice The attestations are not in ascending order of their validators.
+    /// @dev The strict order also makes the validators distinct.
+    /// @param index Index of the first attestation that is out of order.
+    error UnorderedValidators(uint256 index);
 
     /// @notice The caller is not the court.
     /// @param account The caller.
@@ -234,6 +251,28 @@ interface IStakeManager is IPayouts {
     /// @param account Owner of the stake.
     /// @return Amount in the token's smallest unit.
     function backingOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
+
+    /// @notice Reverts unless an account is an active validator with enough stake to lose.
+    /// @dev Stake that is leaving counts, because it can still be slashed. Otherwise a validator could void its
+    /// signatures by unbonding.
+    /// @param pool Id of the pool.
+    /// @param validator Account that must be a validator.
+    /// @param requiredBond The pool's `validatorBond`.
+    function requireBonded(uint256 pool, address validator, uint256 requiredBond) external view;
+
+    /// @notice Reverts unless the attestations are by different validators for which `requireBonded` holds.
+    /// @dev From a signature over another digest, an account is recovered that is not a validator. EpochLedger checks
+    /// that there are enough attestations.
+    /// @param pool Id of the pool.
+    /// @param digest EIP-712 digest of the header.
+    /// @param attestations Signatures over the digest, in ascending order of their validators.
+    /// @param requiredBond The pool's `validatorBond`.
+    function requireAttested(
+        uint256 pool,
+        bytes32 digest,
+        Attestation[] calldata attestations,
+        uint256 requiredBond
+    ) external view;
 
     /// @notice Returns a contributor's stake that backs open cases.
     /// @param pool Id of the pool.

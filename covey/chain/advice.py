@@ -22,8 +22,8 @@ ADVICE = {
     "InsufficientStake": "Choose an amount up to the second number, the available stake in the token's smallest unit",
     "InvalidEpochLength": _WINDOWS,
     "InvalidProof": "Run the command again; if it fails again, report the wrong proof to the pool's operator",
-    "InvalidQuorum": "Lower quorum in [params] to at most the number of validators, the second number, or add "
-    "validators",
+    "InvalidQuorum": "Lower quorum in [params] or header_quorum in [terms] to at most the number of validators, the "
+    "second number, or add validators",
     "InvalidSignature": "Use the key file of the account in the error, and check that the signed file is unchanged",
     "InvalidSlash": "Correct the amounts and penalties of slashing in [terms] of the pool file",
     "InvalidWindow": _WINDOWS,
@@ -56,6 +56,7 @@ ADVICE = {
     "SlashCapReached": _UNTIL,
     "PromiseTooLong": "No action is possible: the operator promised more time than the ledger keeps epochs for",
     "TooLate": "No action is possible any more: the time for challenges ended at the time in the error",
+    "SignerNotIdle": _UNTIL,
     "StakeIsLocked": "Wait until the open case is decided; covey case show prints the deadline",
     "TooManyUnbondings": "Run covey stake withdraw once the oldest unbonding window has ended",
     "UnbondWindowTooShort": "Set unbond_window in [terms] of the pool file to at least the second number",

@@ -3,7 +3,7 @@
 All reads of a `Contracts` are pinned to its block; see `Contracts.at`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 
 from covey.chain.contract import Contract, name_fields
@@ -26,7 +26,7 @@ from covey.chain.structs import (
 )
 from covey.chain.token import Token
 from covey.protocol.epochs import EpochHeader
-from covey.protocol.ids import Address, Hash, PoolId, Step
+from covey.protocol.ids import Address, Hash, PoolId, Step, hash_from_bytes
 from covey.protocol.messages import Countersignature, Receipt, Verdict
 
 OMISSION_BOND = 10**15
@@ -173,8 +173,10 @@ class EpochLedger(Contract):
     def refund_pool(self, pool: PoolId) -> Call:
         return self._write("refundPool", pool)
 
-    def post(self, header: EpochHeader) -> Call:
-        return self._write("post", astuple(header))
+    def post(self, header: EpochHeader, attestations: Mapping[Address, str]) -> Call:
+        """Post an epoch with the signatures of validators over its header, which may be none."""
+        ordered = sorted(attestations.items(), key=lambda item: int(item[0], 16))
+        return self._write("post", astuple(header), [_to_compact(signature) for _, signature in ordered])
 
     def disable_epoch(self, pool: PoolId, record: EpochRecord) -> Call:
         return self._write("disableEpoch", pool, astuple(record))
@@ -312,6 +314,13 @@ class Contracts:
 
 def _to_bytes(signature: str) -> bytes:
     return bytes.fromhex(signature.removeprefix("0x"))
+
+
+def _to_compact(signature: str) -> tuple[Hash, Hash]:
+    """Return the halves of a signature as ERC-2098 packs them. The highest bit of the second one is v - 27."""
+    packed = bytearray(_to_bytes(signature))
+    packed[32] |= (packed[64] - 27) << 7
+    return hash_from_bytes(bytes(packed[:32])), hash_from_bytes(bytes(packed[32:64]))
 
 
 def _to_finding(verdict: Verdict, signature: str) -> tuple[Address, int, int, Hash, bytes]:

@@ -3,7 +3,7 @@
 Roles look up their handlers by type: `HANDLERS[type(event)]`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
@@ -182,7 +182,14 @@ class EpochPosted(Event):
     pool: PoolId
     epoch: int
     header: EpochHeader
-    record: EpochRecord
+    final_at: int
+    reward: int
+    cumulative: int
+
+    @property
+    def record(self) -> EpochRecord:
+        """Record of the epoch, which the event contains the end of."""
+        return EpochRecord.of(self.header, self.final_at, self.reward, self.cumulative)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,7 +345,6 @@ OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | Omissio
 LedgerEvent = EscrowEvent | OmissionEvent | EtherWithdrawn
 PenaltyEvent = SignerSlashed | FalseAcceptSlashed | EquivocationSlashed
 CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | PenaltyEvent
-STRUCTS: dict[str, type[EpochHeader] | type[EpochRecord]] = {"header": EpochHeader, "record": EpochRecord}
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | PaymentEvent | CourtEvent
 
 
@@ -375,16 +381,10 @@ def _decode_values(item: abi_codec.Item, log: Log) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for params, data in ((indexed, words), (plain, log.data)):
         for param, value in zip(params, abi_codec.decode_values(params, data), strict=True):
-            values[abi_codec.to_snake(param.name)] = _to_struct(param, value)
+            values[abi_codec.to_snake(param.name)] = value
+    if "header" in values:
+        values["header"] = EpochHeader(**dict(zip(EpochHeader.TYPES, values["header"], strict=True)))
     return values
-
-
-def _to_struct(param: abi_codec.Param, value: Any) -> Any:
-    """Convert a tuple to the dataclass of its struct in STRUCTS. Any other value is returned unchanged."""
-    kind = STRUCTS.get(param.name) if param.members else None
-    if kind is None:
-        return value
-    return kind(**dict(zip((field.name for field in fields(kind)), value, strict=True)))
 
 
 def get_topic(kind: type["Event"]) -> Hash:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from covey.protocol.epochs import WorkLeaf
+from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_ADDRESS, Address, Hash, PoolId
 from covey.protocol.messages import Receipt
 
@@ -67,8 +67,6 @@ class PoolTerms:
     Amounts are in the token's smallest unit, windows in seconds.
     """
 
-    reward_per_million: int
-    """Reward of 1,000,000 completion tokens of accepted work, in the token's smallest unit."""
     epoch_units: int = 10**9
     """Maximum number of completion tokens in one epoch. It limits what a stolen operator key can promise at once."""
     challenge_window: int
@@ -83,10 +81,16 @@ class PoolTerms:
     Its range is from (`challenge_window` + `veto_window`) / 64 to `challenge_window` / 2. If a pool file does not set
     it, it is `epoch_seconds` within this range.
     """
+    validator_bond: int = 0
+    """Stake that a validator must have bonded before its verdicts count in court, and its attestations of epochs."""
+    header_quorum: int = 0
+    """Number of validators that must sign the header of each epoch. If it is 0, the signer alone posts."""
     slash_amount: int
     """Maximum stake that one case takes, in the token's smallest unit. At most `min_stake`."""
-    validator_bond: int = 0
-    """Stake that a validator must have bonded before the court counts its verdicts."""
+    verdict_fee: int = 0
+    """Fee for one verdict that an epoch counts, in the token's smallest unit."""
+    epoch_verdicts: int = 0
+    """Maximum number of verdicts that one epoch pays."""
     max_slashes: int = 4
     """Maximum number of times that cases can lock `slash_amount` of one contributor's stake within `unbond_window`."""
     light_slash_bps: int = 10_000
@@ -123,12 +127,10 @@ class PoolTerms:
 
     If a pool file does not set it, it is the operator.
     """
+    reward_per_million: int
+    """Reward of 1,000,000 completion tokens of accepted work, in the token's smallest unit."""
     heir: Address = ZERO_ADDRESS
     """Address that receives the escrow and the operator's bond of the closed pool. If it is not set, the operator."""
-    verdict_fee: int = 0
-    """Fee for one verdict that an epoch counts, in the token's smallest unit."""
-    epoch_verdicts: int = 0
-    """Maximum number of verdicts that one epoch pays."""
     params_hash: Hash
     """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
 
@@ -190,7 +192,7 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """An epoch as the event EpochPosted contains it.
+    """What the ledger knows about an epoch.
 
     The ledger stores only the record's hash, so a claim or an answer must include the record.
     """
@@ -204,6 +206,18 @@ class EpochRecord:
     """Reward of this epoch alone, in the token's smallest unit."""
     cumulative: int
     """Reward of this epoch and of all earlier epochs that are not disabled."""
+
+    @classmethod
+    def of(cls, header: EpochHeader, final_at: int, reward: int, cumulative: int) -> "EpochRecord":
+        """Build the record of a posted header."""
+        return cls(
+            header_hash=header.compute_hash(),
+            reward_root=header.reward_root,
+            epoch=header.epoch,
+            final_at=final_at,
+            reward=reward,
+            cumulative=cumulative,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,6 +96,7 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (terms.max_slashes < 1, "max_slashes is 0"),
         (terms.signer_penalty > terms.validator_bond, "signer_penalty exceeds validator_bond"),
         (terms.accept_penalty > terms.validator_bond, "accept_penalty exceeds validator_bond"),
+        (terms.header_quorum > len(validators), "header_quorum exceeds the number of validators"),
         (terms.light_slash_bps > 10_000, "light_slash_bps exceeds 10,000"),
         (terms.arbiter in validators, "the arbiter is also a validator"),
         (

@@ -1,13 +1,11 @@
 """Contents of an epoch: one leaf per countersigned submission, and the header, whose hash is on chain."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from eth_hash.auto import keccak
-
 from covey.protocol.abi_words import encode_word
-from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId, hash_from_bytes
+from covey.protocol.eip712 import compute_struct_hash
+from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.merkle import hash_leaf
 
 _LEAF_TYPES = [
@@ -36,8 +34,17 @@ class WorkLeaf:
     evidence_hash: Hash
 
     def compute_hash(self) -> bytes:
-        """Return the 32-byte hash of the leaf: keccak256 applied twice to its ABI encoding."""
-        return hash_leaf(_encode(_LEAF_TYPES, self))
+        """Return the 32-byte hash of the leaf: keccak256 applied twice to its ABI encoding.
+
+        Raises ValueError if a field does not fit its type.
+        """
+        words = []
+        for kind, name in zip(_LEAF_TYPES, self.__slots__, strict=True):
+            value = getattr(self, name)
+            if (word := encode_word(kind, value)) is None:
+                raise ValueError(f"the field {name} is {value!r}, which is not a valid {kind}")
+            words.append(word)
+        return hash_leaf(b"".join(words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +61,7 @@ class EpochHeader:
         "reward_root": "bytes32",
         "leaf_count": "uint64",
         "units": "uint64",
+        "verdicts": "uint32",
         "data_hash": "bytes32",
         "previous_hash": "bytes32",
     }
@@ -63,20 +71,14 @@ class EpochHeader:
     reward_root: Hash
     leaf_count: int
     units: int
+    verdicts: int = 0
+    """Number of verdicts for which the epoch pays the pool's fee."""
     data_hash: Hash
     previous_hash: Hash
 
     def compute_hash(self) -> Hash:
-        """Return keccak256(abi.encode(fields)), as EpochLedger computes it."""
-        return hash_from_bytes(keccak(_encode(tuple(self.TYPES.values()), self)))
+        """Return the EIP-712 struct hash, by which the next header and the ledger refer to this one.
 
-
-def _encode(types: Sequence[str], content: WorkLeaf | EpochHeader) -> bytes:
-    """Return the ABI encoding of all fields. Raises ValueError if a field does not fit its type."""
-    words = []
-    for kind, name in zip(types, content.__slots__, strict=True):
-        value = getattr(content, name)
-        if (word := encode_word(kind, value)) is None:
-            raise ValueError(f"the field {name} is {value!r}, which is not a valid {kind}")
-        words.append(word)
-    return b"".join(words)
+        Raises ProtocolError("bad_message") if a field does not fit its type.
+        """
+        return compute_struct_hash(self)

@@ -8,7 +8,7 @@ import {PoolRegistry} from "../../contracts/PoolRegistry.sol";
 import {SlashingCourt} from "../../contracts/SlashingCourt.sol";
 import {StakeManager} from "../../contracts/StakeManager.sol";
 import {TestToken} from "../../contracts/devnet/TestToken.sol";
-import {EpochHeader, Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {EpochRecord} from "../../contracts/interfaces/IEpochLedger.sol";
 import {PoolTerms} from "../../contracts/interfaces/IPoolRegistry.sol";
 import {Accusation, Finding} from "../../contracts/interfaces/ISlashingCourt.sol";
@@ -49,6 +49,7 @@ abstract contract Fixture {
     address internal admin = vm.addr(0x7C);
     uint256[] internal validatorKeys;
     address[] internal validators;
+    Attestation[] internal none;
 
     TestToken internal token;
     PoolRegistry internal pools;
@@ -98,14 +99,16 @@ abstract contract Fixture {
 
     function makeTerms() internal view virtual returns (PoolTerms memory) {
         return PoolTerms({
-            rewardPerMillion: 3_000_000,
             epochUnits: 1_000_000,
             challengeWindow: 10,
             vetoWindow: 10,
             unbondWindow: 20,
             epochLength: 1,
-            slashAmount: 60,
             validatorBond: 20,
+            headerQuorum: 0,
+            slashAmount: 60,
+            verdictFee: 0,
+            epochVerdicts: 0,
             maxSlashes: 4,
             lightSlashBps: 10_000,
             strikes: 0,
@@ -118,9 +121,8 @@ abstract contract Fixture {
             trainer: trainer,
             acceptPenalty: 20,
             signer: operator,
+            rewardPerMillion: 3_000_000,
             heir: address(0),
-            verdictFee: 0,
-            epochVerdicts: 0,
             paramsHash: keccak256(bytes(PARAMS))
         });
     }
@@ -166,14 +168,19 @@ abstract contract Fixture {
     function makeHeader(bytes32 workRoot, bytes32 rewardRoot, uint64 units) internal view returns (EpochHeader memory) {
         bytes32 dataHash = keccak256("data");
         return EpochHeader(
-            pool, ledger.epochsOf(pool), workRoot, rewardRoot, 2, units, dataHash, ledger.headOf(pool)
+            pool, ledger.epochsOf(pool), workRoot, rewardRoot, 2, units, 0, dataHash, ledger.headOf(pool)
         );
+    }
+
+    function attest(EpochHeader memory header, uint256 key) internal view returns (Attestation memory) {
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, ledger.digestHeader(header));
+        return Attestation(r, bytes32(uint256(s) | (uint256(v - 27) << 255)));
     }
 
     function postHeader(EpochHeader memory header) internal returns (EpochRecord memory record) {
         record = makeRecord(header);
         vm.prank(operator);
-        ledger.post(header);
+        ledger.post(header, none);
     }
 
     /// Record of a header that is posted now.

@@ -79,15 +79,15 @@ contract HashesTest is Fixture {
         );
     }
 
-    function test_Header_IsHashedOnce(EpochHeader memory h) public view {
+    function test_Header_HashAndDigest(EpochHeader memory h) public view {
         bytes memory head = abi.encode(h.pool, h.epoch, h.workRoot, h.rewardRoot);
-        bytes memory tail = abi.encode(h.leafCount, h.units, h.dataHash, h.previousHash);
-        assertEq(ledger.hashHeader(h), keccak256(bytes.concat(head, tail)));
+        bytes memory tail = abi.encode(h.leafCount, h.units, h.verdicts, h.dataHash, h.previousHash);
         bytes32 typeHash = keccak256(
             "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
-            "bytes32 dataHash,bytes32 previousHash)"
+            "uint32 verdicts,bytes32 dataHash,bytes32 previousHash)"
         );
         bytes32 structHash = keccak256(bytes.concat(abi.encode(typeHash), head, tail));
+        assertEq(ledger.hashHeader(h), structHash);
         assertEq(ledger.digestHeader(h), digestOf(address(ledger), structHash));
     }
 }

@@ -69,11 +69,16 @@ abstract contract OmissionFixture is Fixture {
 
     /// Posts an epoch whose work tree has this leaf and another one.
     function postLeaf(WorkLeaf memory leaf) internal returns (Answer memory answer) {
+        answer = postRoot(hashPair(ledger.hashWorkLeaf(leaf), OTHER_LEAF));
+        answer.shown = show(leaf);
+    }
+
+    /// Proof of a leaf of the receipt, under a root that it has with the other leaf.
+    function show(WorkLeaf memory leaf) internal view returns (Inclusion[] memory shown) {
         bytes32[] memory proof = new bytes32[](1);
         proof[0] = OTHER_LEAF;
-        answer = postRoot(hashPair(ledger.hashWorkLeaf(leaf), OTHER_LEAF));
-        answer.shown = new Inclusion[](1);
-        answer.shown[0] = Inclusion(receipt, leaf, proof);
+        shown = new Inclusion[](1);
+        shown[0] = Inclusion(receipt, leaf, proof);
     }
 
     function postRoot(bytes32 workRoot) internal returns (Answer memory answer) {

@@ -114,10 +114,10 @@ abstract contract PayoutsFixture is Fixture {
     function postThere(uint256 to, uint64 units) internal returns (EpochRecord memory record) {
         uint96 reward = uint96(units) * 3;
         bytes32 leaf = ledger.hashRewardLeaf(block.chainid, address(ledger), to, contributor, reward);
-        EpochHeader memory header = EpochHeader(to, 0, keccak256("work"), leaf, 1, units, keccak256("data"), 0);
+        EpochHeader memory header = EpochHeader(to, 0, keccak256("work"), leaf, 1, units, 0, keccak256("data"), 0);
         record = EpochRecord(ledger.hashHeader(header), leaf, 0, uint64(block.timestamp + 20), reward, reward);
         vm.prank(operator);
-        ledger.post(header);
+        ledger.post(header, none);
         vm.warp(block.timestamp + 20);
     }
 

@@ -12,14 +12,14 @@ contract PostTest is Fixture {
     function refuse(bytes memory reason, EpochHeader memory header) internal {
         vm.expectRevert(reason);
         vm.prank(operator);
-        ledger.post(header);
+        ledger.post(header, none);
     }
 
     function test_WhenPosted_ItChainsHeadersAndReservesTheReward() public {
         EpochHeader memory first = makeHeader(WORK, REWARD, 100);
         assertEq(first.previousHash, bytes32(0));
         vm.expectEmit();
-        emit IEpochLedger.EpochPosted(pool, 0, first, makeRecord(first));
+        emit IEpochLedger.EpochPosted(pool, 0, first, uint64(START + 20), 300, 300);
         postHeader(first);
 
         vm.warp(START + 4);
@@ -27,7 +27,7 @@ contract PostTest is Fixture {
         assertEq(second.previousHash, ledger.hashHeader(first));
         EpochRecord memory record = EpochRecord(ledger.hashHeader(second), REWARD, 1, uint64(START + 24), 33, 333);
         vm.expectEmit();
-        emit IEpochLedger.EpochPosted(pool, 1, second, record);
+        emit IEpochLedger.EpochPosted(pool, 1, second, uint64(START + 24), 33, 333);
         postHeader(second);
 
         assertEq(ledger.epochsOf(pool), 2);
@@ -44,7 +44,7 @@ contract PostTest is Fixture {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotSigner.selector, pool, arbiter));
         vm.prank(arbiter);
-        ledger.post(header);
+        ledger.post(header, none);
     }
 
     function test_WhenThePoolWasNotStarted_ItReverts() public {

@@ -3,7 +3,7 @@ pragma solidity 0.8.30;
 
 import {Receipt, Verdict} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
-import {BondKind} from "../../contracts/interfaces/IStakeManager.sol";
+import {BondKind, IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {Fixture} from "./Fixture.sol";
 
 contract ProposeTest is Fixture {
@@ -112,7 +112,7 @@ contract ProposeTest is Fixture {
         Verdict memory verdict = makeVerdict(receipt, 1);
         verdict.validator = address(type(uint160).max);
         findings[1] = makeFinding(verdict, STRANGER_KEY);
-        bytes4 selector = ISlashingCourt.NotValidator.selector;
+        bytes4 selector = IStakeManager.NotValidator.selector;
         refuse(abi.encodeWithSelector(selector, pool, verdict.validator), findings);
     }
 
@@ -122,7 +122,7 @@ contract ProposeTest is Fixture {
         vm.warp(START + 20);
         vm.prank(validators[1]);
         stakes.withdraw(pool, BondKind.VALIDATOR);
-        refuse(abi.encodeWithSelector(ISlashingCourt.BondTooSmall.selector, validators[1], 19, 20), findings);
+        refuse(abi.encodeWithSelector(IStakeManager.BondTooSmall.selector, validators[1], 19, 20), findings);
         bond(validators[1], BondKind.VALIDATOR, 1);
         court.propose(receipt, nodeSignature, 7, findings);
     }

@@ -134,9 +134,9 @@ contract ProposeRoleTest is Fixture {
         EpochHeader memory header = makeHeader(keccak256("work"), keccak256("reward"), 1);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotSigner.selector, pool, operator));
         vm.prank(operator);
-        ledger.post(header);
+        ledger.post(header, none);
         vm.prank(next);
-        ledger.post(header);
+        ledger.post(header, none);
         assertEq(pools.signerAt(pool, START + 19), operator);
         assertEq(pools.signerAt(pool, START + 20), next);
         assertEq(pools.signerAt(99, START), address(0));

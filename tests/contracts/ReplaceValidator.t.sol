@@ -3,7 +3,8 @@ pragma solidity 0.8.30;
 
 import {Receipt} from "../../contracts/interfaces/ICoveyTypes.sol";
 import {IPoolRegistry} from "../../contracts/interfaces/IPoolRegistry.sol";
-import {Finding, ISlashingCourt} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {Finding} from "../../contracts/interfaces/ISlashingCourt.sol";
+import {IStakeManager} from "../../contracts/interfaces/IStakeManager.sol";
 import {Fixture} from "./Fixture.sol";
 
 contract ReplaceValidatorTest is Fixture {
@@ -35,7 +36,7 @@ contract ReplaceValidatorTest is Fixture {
         Finding[] memory findings = makeFindings(receipt, 2);
         bytes memory signature = signReceipt(receipt);
         replace(validators[0], stranger);
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotValidator.selector, pool, validators[0]));
+        vm.expectRevert(abi.encodeWithSelector(IStakeManager.NotValidator.selector, pool, validators[0]));
         court.propose(receipt, signature, 7, findings);
     }
 

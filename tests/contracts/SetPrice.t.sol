@@ -17,7 +17,7 @@ contract SetPriceTest is Fixture {
         uint256 posted = ledger.getSettlement(pool).posted;
         EpochHeader memory header = makeHeader(keccak256("work"), keccak256("reward"), 1_000_000);
         vm.prank(operator);
-        ledger.post(header);
+        ledger.post(header, none);
         return ledger.getSettlement(pool).posted - posted;
     }
 

@@ -49,17 +49,19 @@ function encode(value) {
   return (text.startsWith("0x") ? text.slice(2).toLowerCase() : BigInt(text).toString(16)).padStart(64, "0");
 }
 const hashLeaf = (fields) => keccak(keccak(fields.map(encode).join("")));
-const hashHeader = (fields) => keccak(fields.map(encode).join(""));
+const headerType = "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,uint32 verdicts,bytes32 dataHash,bytes32 previousHash)";
+const toHex = (text) => Array.from(text, (each) => each.charCodeAt(0).toString(16)).join("");
+const hashHeader = (fields) => keccak(keccak(toHex(headerType)) + fields.map(encode).join(""));
 const climb = (leaf, proof) => proof.map((sibling) => sibling.slice(2)).reduce((node, other) => keccak(node < other ? node + other : other + node), leaf);
 async function check(form, receipt) {
-  const { epoch, pool, work, reward, leaves, units, file, previous, header } = form.dataset;
+  const { epoch, pool, work, reward, leaves, units, verdicts, file, previous, header } = form.dataset;
   const answer = await fetch(`/v1/epochs/${epoch}/leaves/${receipt}`);
   const body = await answer.json();
   if (!answer.ok) return body.message;
   const names = ["receipt_hash", "work_key", "node", "contributor", "task", "policy_version", "signed_at", "outcome", "reason", "units", "evidence_hash"];
   const leaf = hashLeaf(names.map((name) => body.fields[name]));
   const root = climb(leaf, body.proof);
-  const hashed = hashHeader([pool, epoch, work, reward, leaves, units, file, previous]);
+  const hashed = hashHeader([pool, epoch, work, reward, leaves, units, verdicts, file, previous]);
   const says = (isSo) => (isSo ? "equal" : "DIFFERENT");
   return [
     ...names.map((name) => `${name.padEnd(15)} ${body.fields[name]}`),

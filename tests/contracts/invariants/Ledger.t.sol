@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord, Inclusion, InclusionPromise} from "../../../contracts/interfaces/IEpochLedger.sol";
-import {PoolState} from "../../../contracts/interfaces/IPoolRegistry.sol";
+import {PoolState, PoolTerms} from "../../../contracts/interfaces/IPoolRegistry.sol";
+import {BondKind} from "../../../contracts/interfaces/IStakeManager.sol";
 import {FuzzSelector} from "./Fuzzed.sol";
 import {LedgerModel} from "./LedgerModel.sol";
 
 /// Calls EpochLedger as random funders, operators, arbiters, claimers and challengers, also with requests that must be
 /// refused. `broken` names a rule that was violated.
 contract LedgerHandler is LedgerModel {
+    /// What decides whether a post may succeed.
+    struct Attempt {
+        uint256 room;
+        uint256 idleFrom;
+        uint256 signers;
+    }
+
     constructor() {
         super.setUp();
-        both = [pool, makePool(makeTerms())];
+        PoolTerms memory terms = makeTerms();
+        (terms.headerQuorum, terms.verdictFee, terms.epochVerdicts) = (2, 7, 10);
+        both = [pool, makePool(terms)];
+        bondIn(both[1], validators[0], BondKind.VALIDATOR, 20);
+        bondIn(both[1], validators[1], BondKind.VALIDATOR, 20);
         payees = [contributor, vm.addr(0x1C)];
         give(operator, both[1], 10_000);
         (funded[both[0]], funded[both[1]]) = (1_000_000, 10_000);
@@ -33,22 +45,34 @@ contract LedgerHandler is LedgerModel {
         uint256 to = both[which % 2];
         units = bound(units, 0, 3000);
         uint256[2] memory promised = promisedNow[to];
-        uint256 reward = units * 3;
-        share = bound(share, 0, reward);
-        promised[0] += share;
-        promised[1] += which % 2 == 0 ? reward - share : bound(task, 0, 30_000);
+        promised[0] += bound(share, 0, units * 3);
+        promised[1] += which % 2 == 0 ? units * 3 - bound(share, 0, units * 3) : bound(task, 0, 30_000);
         EpochHeader memory header = makeNext(to, promised, uint64(units), task % (TASKS + 1));
-        uint256 room = funded[to] - refunded[to] - standingOf(to);
+        if (which % 2 == 1) header.verdicts = uint32(share % 12);
+        Attempt memory attempt = Attempt({
+            room: funded[to] - refunded[to] - standingOf(to),
+            idleFrom: idleFromOf(to),
+            signers: which % 2 == 1 ? share % 3 : 0
+        });
         EpochRecord memory record = makeRecordOf(header);
+        Attestation[] memory attestations = attestBy(header, attempt.signers);
         vm.prank(isOperator ? operator : arbiter);
-        try ledger.post(header) {
-            if (!isOperator) broken = "an account other than the operator posted";
-            if (block.timestamp >= pools.closesAt(to)) broken = "posted to a closed pool";
-            if (reward > room) broken = "posted more than the escrow holds";
+        try ledger.post(header, attestations) {
+            checkPost(header, attempt, isOperator);
             noteHeader(header);
             epochs.push(Epoch(to, record, header, false, promised, promisedNow[to], task % (TASKS + 1)));
             promisedNow[to] = promised;
         } catch {}
+    }
+
+    function checkPost(EpochHeader memory header, Attempt memory attempt, bool isOperator) internal {
+        bool isSecond = header.pool == both[1];
+        bool isIdle = isSecond && block.timestamp >= attempt.idleFrom;
+        if (!isOperator && !isIdle) broken = "an account other than the operator posted";
+        if (isSecond && attempt.signers < 2) broken = "posted without a quorum";
+        if (header.verdicts > 10) broken = "paid for too many verdicts";
+        if (block.timestamp >= pools.closesAt(header.pool)) broken = "posted to a closed pool";
+        if (rewardOf(header) > attempt.room) broken = "posted more than the escrow holds";
     }
 
     function disable(uint256 which, bool isArbiter) external {
@@ -223,12 +247,12 @@ contract LedgerHandler is LedgerModel {
         (, WorkLeaf memory leaf) = makeTask(task);
         bytes32 workRoot = ledger.hashWorkLeaf(leaf);
         return EpochHeader(
-            to, uint64(count[to]), workRoot, rootOf(to, promised), 1, units, keccak256("data"), head[to]
+            to, uint64(count[to]), workRoot, rootOf(to, promised), 1, units, 0, keccak256("data"), head[to]
         );
     }
 
     function makeRecordOf(EpochHeader memory header) internal view returns (EpochRecord memory) {
-        uint96 reward = uint96(header.units) * 3;
+        uint96 reward = uint96(rewardOf(header));
         uint96 cumulative = uint96(standingOf(header.pool)) + reward;
         uint64 finalAt = uint64(block.timestamp + 20);
         return EpochRecord(ledger.hashHeader(header), header.rewardRoot, header.epoch, finalAt, reward, cumulative);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.30;
 
-import {EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, WorkLeaf} from "../../../contracts/interfaces/ICoveyTypes.sol";
 import {ChallengeState, EpochRecord} from "../../../contracts/interfaces/IEpochLedger.sol";
 import {Fixture} from "../Fixture.sol";
 
 /// State that LedgerHandler keeps itself and compares with the ledger. The roots of the first pool promise what its
-/// epochs are worth. Those of the second pool promise any amount.
+/// epochs are worth. Those of the second pool promise any amount. It needs attestations of two validators, and pays 7
+/// for each of at most 10 verdicts in an epoch.
 abstract contract LedgerModel is Fixture {
     struct Epoch {
         uint256 pool;
@@ -60,10 +61,29 @@ abstract contract LedgerModel is Fixture {
         );
     }
 
+    /// Only the second pool pays for verdicts.
+    function rewardOf(EpochHeader memory header) internal pure returns (uint256) {
+        return uint256(header.units) * 3 + uint256(header.verdicts) * 7;
+    }
+
+    /// Time from which anyone can post to the second pool with a quorum, which is 11 s after its newest epoch.
+    function idleFromOf(uint256 of_) internal view returns (uint256) {
+        uint256 postedAt = ledger.getSettlement(of_).lastPostedAt;
+        return (postedAt > START ? postedAt : START) + 11;
+    }
+
+    /// Attestations of the first `signers` validators.
+    function attestBy(EpochHeader memory header, uint256 signers) internal view returns (Attestation[] memory made) {
+        made = new Attestation[](signers);
+        for (uint256 i = 0; i < signers; ++i) {
+            made[i] = attest(header, validatorKeys[i]);
+        }
+    }
+
     /// Reward of all epochs of a pool that are not disabled.
     function standingOf(uint256 of_) internal view returns (uint256 sum) {
         for (uint256 i = 0; i < epochs.length; ++i) {
-            if (epochs[i].pool == of_ && !epochs[i].isDisabled) sum += uint256(epochs[i].header.units) * 3;
+            if (epochs[i].pool == of_ && !epochs[i].isDisabled) sum += rewardOf(epochs[i].header);
         }
     }
 
@@ -71,7 +91,7 @@ abstract contract LedgerModel is Fixture {
     function finalOf(uint256 of_) internal view returns (uint256 sum) {
         for (uint256 i = 0; i < epochs.length; ++i) {
             bool counts = epochs[i].pool == of_ && !epochs[i].isDisabled && block.timestamp >= epochs[i].record.finalAt;
-            if (counts) sum += uint256(epochs[i].header.units) * 3;
+            if (counts) sum += rewardOf(epochs[i].header);
         }
     }
 

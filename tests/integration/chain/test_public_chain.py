@@ -98,7 +98,7 @@ class Epochs:
             if entry is None or entry.state is IntentState.REVERTED:
                 self._tries[header.epoch] += entry is not None
                 key = f"post/{header.epoch}/{self._tries[header.epoch]}"
-                self._store.put(Intent(key=key, call=self._ledger.post(header)))
+                self._store.put(Intent(key=key, call=self._ledger.post(header, {})))
             if entry is None or entry.state is not IntentState.MINED:
                 return False
         return limit >= EPOCHS

@@ -90,7 +90,7 @@ async def test_watch__false_and_withheld_epochs__are_disabled_by_the_arbiter(
         reward_root=false.build_reward_tree(chain=harness.ctx.ledger.chain_id, ledger=harness.ctx.ledger.address).root,
     )  # fmt: skip
     chain.advance(chain.contracts.pools.get_terms(pool).epoch_length)
-    chain.send("operator", chain.contracts.ledger.post(header))
+    chain.send("operator", chain.contracts.ledger.post(header, {}))
     about = {"event": "epoch", "epoch": number}
     code, lines = await watch("arbiter", "--act")
     assert (code, lines[1:]) == (1, [about | {"code": "missing"}])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.unit
 class FakeLedger:
     """Says what `EpochLedger.post` was asked for in the call's data."""
 
-    def post(self, header: EpochHeader) -> Call:
+    def post(self, header: EpochHeader, attestations: dict[str, str]) -> Call:
         return Call(to=make_address("ledger"), data=json.dumps(asdict(header)).encode(), label="EpochLedger.post")
 
 

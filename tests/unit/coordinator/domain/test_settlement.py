@@ -234,7 +234,12 @@ def test_close_epoch__header__follows_from_the_file_and_the_epoch_before(earning
             with earning.database.write() as rows:
                 settlement.record_disabled(rows, number=0)
     epoch, data = closed.epoch, json.loads(closed.data)
-    head = keccak(b"".join(map(word, (1, 0, first.work_root, first.reward_root, 1, 20, first.data_hash, 0))))
+    kind = (
+        b"EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
+        b"uint32 verdicts,bytes32 dataHash,bytes32 previousHash)"
+    )
+    fields = (1, 0, first.work_root, first.reward_root, 1, 20, 0, first.data_hash, 0)
+    head = keccak(keccak(kind) + b"".join(map(word, fields)))
     assert epoch.previous_hash == data["previous_hash"] == "0x" + head.hex()
     assert compute_root([hash_leaf(*leaf_values(leaf)) for leaf in data["leaves"]]) == epoch.work_root
     rewards = [hash_leaf(31337, LEDGER.address, 1, who, int(sum_)) for who, sum_ in data["rewards"].items()]

@@ -28,11 +28,12 @@ def test_encode_call__erc20__equals_the_bytes_of_the_standard(function, args, ex
 
 
 def test_encode_call__struct_and_arrays__equals_flat_encoding_by_eth_abi():
-    amounts = (3, 10**9, 10, 10, 20, 1, 60, 20, 4, 10_000, 0, 2, False)
-    terms = (*amounts, ALICE, 15, ALICE, 100, ALICE, 20, ALICE, ALICE, 7, 8, "0x" + "11" * 32)
-    windows, slashing = "uint24,uint24,uint24,uint24", "uint96,uint96,uint8,uint16,uint8,uint8,bool"
-    accounts = "address,uint96,address,uint96,address,uint96,address,address,uint96,uint32"
-    kinds = f"(uint96,uint64,{windows},{slashing},{accounts},bytes32)"
+    amounts = (10**9, 10, 10, 20, 1, 20, 2, 60, 7, 8, 4, 10_000, 0, 2, False)
+    terms = (*amounts, ALICE, 15, ALICE, 100, ALICE, 20, ALICE, 3, ALICE, "0x" + "11" * 32)
+    posting = "uint56,uint24,uint24,uint24,uint24,uint96,uint8"
+    slashing = "uint96,uint80,uint32,uint8,uint16,uint8,uint8,bool"
+    accounts = "address,uint96,address,uint96,address,uint96,address,uint96,address"
+    kinds = f"({posting},{slashing},{accounts},bytes32)"
     data = abi_codec.encode_call("PoolRegistry", "createPool", (terms, [ALICE], "text"))
     plain = (*terms[:-1], bytes([0x11]) * 32)
     assert data[4:] == encode([kinds, "address[]", "string"], [plain, [ALICE], "text"])

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.unit
 NOT_MET_BY_COMMANDS = {
     # Errors of calls that only roles and contracts send, not commands.
     *("BondTooSmall", "FindingExpired", "NoFreeStake", "NotCourt", "NotLedger", "NotLiable", "NothingToAnswer"),
-    *("NotSelf",),
+    *("NotSelf", "TooManyVerdicts"),
     *("PoolClosed", "QuorumNotReached", "TooManyUnits", "UnknownStep", "UnorderedValidators", "WrongBond"),
     *("WrongDeployment", "WrongEpoch", "WrongHeader", "WrongLeaf", "WrongPreviousHash", "WrongStep", "ZeroHash"),
     # Errors of OpenZeppelin that the typed calls cannot cause.

@@ -86,11 +86,11 @@ def test_decode__case_opened__distinguishes_indexed_and_plain_fields():
 
 
 def test_decode__epoch_posted__reads_header_and_record():
-    header = "(uint256,uint64,bytes32,bytes32,uint64,uint64,bytes32,bytes32)"
-    record = "(bytes32,bytes32,uint64,uint64,uint96,uint96)"
+    header = "(uint256,uint64,bytes32,bytes32,uint64,uint64,uint32,bytes32,bytes32)"
+    rest = ["uint64", "uint96", "uint96"]
     raw = [n.to_bytes(32) for n in range(10)]
-    data = encode([header, record], [(1, 5, raw[1], raw[2], 3, 40, raw[4], raw[5]), (raw[6], raw[2], 5, 99, 120, 360)])
-    event = events.decode(make_log(f"EpochPosted(uint256,uint64,{header},{record})", [word(1), word(5)], data))
+    data = encode([header, *rest], [(1, 5, raw[1], raw[2], 3, 40, 6, raw[4], raw[5]), 99, 120, 360])
+    event = events.decode(make_log(f"EpochPosted(uint256,uint64,{header},{','.join(rest)})", [word(1), word(5)], data))
     assert isinstance(event, events.EpochPosted)
     assert (event.pool, event.epoch) == (1, 5)
     assert event.header == EpochHeader(
@@ -100,11 +100,12 @@ def test_decode__epoch_posted__reads_header_and_record():
         reward_root=word(2),
         leaf_count=3,
         units=40,
+        verdicts=6,
         data_hash=word(4),
         previous_hash=word(5),
     )
     assert event.record == EpochRecord(
-        header_hash=word(6), reward_root=word(2), epoch=5, final_at=99, reward=120, cumulative=360
+        header_hash=event.header.compute_hash(), reward_root=word(2), epoch=5, final_at=99, reward=120, cumulative=360
     )
 
 

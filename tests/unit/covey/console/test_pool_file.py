@@ -135,6 +135,7 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
         ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps exceeds 10,000"),
         (f'arbiter = "{BOB}"', f'arbiter = "{ALICE}"', "the arbiter is also a validator"),
         # 2 groups of 8 rollouts of 8 tokens
+        ("min_stake = 2", "min_stake = 2\nheader_quorum = 4", "header_quorum exceeds the number of validators"),
         ("min_stake = 2", "min_stake = 2\nepoch_units = 127", "epoch_units is less than 128"),
         ("unbond_window = 20", "unbond_window = 9999\nepoch_length = 0", "epoch_length is less than 1"),
         ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes is less than "),

@@ -35,7 +35,7 @@ def open_case(receipt_hash: str, contributor: str) -> events.Event:
 
 def post(pool: int, epoch: int, units: int) -> events.Event:
     header = SimpleNamespace(units=units)
-    return make(events.EpochPosted, pool=pool, epoch=epoch, header=header, record=SimpleNamespace())
+    return make(events.EpochPosted, pool=pool, epoch=epoch, header=header, final_at=0, reward=0, cumulative=0)
 
 
 SEEN = [

@@ -28,6 +28,7 @@ HEADER = EpochHeader(
     reward_root="0x" + "02" * 32,
     leaf_count=5,
     units=6,
+    verdicts=7,
     data_hash="0x" + "03" * 32,
     previous_hash="0x" + "04" * 32,
 )
@@ -45,8 +46,12 @@ def test_work_leaf__by_hand__is_hashed_twice():
     assert LEAF.compute_hash() == keccak(keccak(words(LEAF)))
 
 
-def test_header__by_hand__is_hashed_once():
-    assert HEADER.compute_hash() == "0x" + keccak(words(HEADER)).hex()
+def test_header__by_hand__is_hashed_with_its_type():
+    kind = (
+        b"EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
+        b"uint32 verdicts,bytes32 dataHash,bytes32 previousHash)"
+    )
+    assert HEADER.compute_hash() == "0x" + keccak(keccak(kind) + words(HEADER)).hex()
 
 
 @pytest.mark.parametrize("value", [LEAF, HEADER])

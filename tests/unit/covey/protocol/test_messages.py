@@ -32,7 +32,7 @@ TYPES = {
     "bytes32 workKey,uint32 groups,uint64 units,uint64 deadline)",
     Countersignature: "Countersignature(bytes32 receiptHash,uint64 signedAt,uint64 dueBy)",
     EpochHeader: "EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,"
-    "uint64 units,bytes32 dataHash,bytes32 previousHash)",
+    "uint64 units,uint32 verdicts,bytes32 dataHash,bytes32 previousHash)",
     Verdict: "Verdict(uint256 pool,bytes32 receiptHash,bytes32 workKey,address validator,uint8 outcome,uint8 reason,"
     "uint8 severity,uint64 units,bytes32 evidenceHash,uint64 deadline)",
 }
