@@ -9,6 +9,6 @@ ROWS_PER_REQUEST = 50
 
 def compute_cost(scope: Scope, *, usual: int) -> float:
     """Return the number of requests that a request counts as. `usual` is the number of rows if it names none."""
-    limit = QueryParams(scope["query_string"]).get("limit", "")
+    limit = QueryParams(scope["query_string"]).get("limit", "").lstrip("0")
     rows = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) < 6 else usual
     return max(1.0, min(rows, 200) / ROWS_PER_REQUEST)

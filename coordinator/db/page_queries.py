@@ -157,7 +157,7 @@ class ValidatorItem(NamedTuple):
 
 
 class ContributorItem(NamedTuple):
-    """Return the standing of a contributor."""
+    """Standing of a contributor."""
 
     address: str
     strikes: int
@@ -230,8 +230,10 @@ class PageQueries:
     def list_judged_items(
         self, validator: str, *, before: int | None = None, limit: int = MAX_ROWS
     ) -> list[tuple[int, SubmissionItem]]:
-        """Return submissions of a validator's newest turns first, from `before` on, each with its turn's number."""
+        """Return a validator's decided submissions with the numbers of its turns, newest first, from `before` on."""
         turns = select(TurnRow.id, TurnRow.receipt_hash).where(TurnRow.validator == validator)
+        turns = turns.join(SubmissionRow, SubmissionRow.receipt_hash == TurnRow.receipt_hash)
+        turns = turns.where(SubmissionRow.decided_at.is_not(None))
         if before is not None:
             turns = turns.where(TurnRow.id < before)
         part = turns.order_by(TurnRow.id.desc()).limit(min(limit, MAX_ROWS)).subquery()

@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from coordinator.api.process.cached_page import CachedPage
 from coordinator.db.database import Database
 from coordinator.db.repository import Repository
+from coordinator.pages.guard import charge
 from covey.errors import ProtocolError
 
 MOST_PAGES = 512
@@ -28,13 +29,19 @@ class _Encoded:
     etag: str
 
 
+@dataclass(slots=True)
+class _Kept:
+    page: CachedPage
+    encoded: _Encoded | None = None
+    """The newest answer. None before the first one."""
+
+
 class Answers:
     """Example: `await answers.send(request, key="/v1/nodes", media_type="application/json", build=build)`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._pages: OrderedDict[str, CachedPage] = OrderedDict()
-        self._encoded: dict[str, _Encoded] = {}
+        self._pages: OrderedDict[str, _Kept] = OrderedDict()
 
     async def send(
         self, request: Request, *, key: str, media_type: str, build: Callable[[Repository], bytes]
@@ -43,15 +50,18 @@ class Answers:
 
         Raises what `build` raises, and TransientError if the database does not answer.
         """
-        page = self._keep(key, build)
+        kept = self._keep(key, build)
+        before = kept.page.spent_s
         try:
-            body = await page.read()
+            body = await kept.page.read()
         except ProtocolError:
-            self._forget(key)  # An error is not kept.
+            self._pages.pop(key, None)  # An error is not kept.
             raise
-        encoded = self._encoded.get(key)
+        finally:
+            charge(request, kept.page.spent_s - before)
+        encoded = kept.encoded
         if encoded is None or encoded.body is not body:
-            encoded = self._encoded[key] = _encode(body)
+            encoded = kept.encoded = _encode(body)
         headers = HEADERS | {"etag": encoded.etag}
         if encoded.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -59,17 +69,13 @@ class Answers:
             return Response(encoded.compressed, media_type=media_type, headers=headers | {"content-encoding": "gzip"})
         return Response(body, media_type=media_type, headers=headers)
 
-    def _keep(self, key: str, build: Callable[[Repository], bytes]) -> CachedPage:
+    def _keep(self, key: str, build: Callable[[Repository], bytes]) -> "_Kept":
         if key not in self._pages:
-            self._pages[key] = CachedPage(self._database, build)
+            self._pages[key] = _Kept(CachedPage(self._database, build))
         self._pages.move_to_end(key)
         if len(self._pages) > MOST_PAGES:
-            self._forget(next(iter(self._pages)))
+            self._pages.popitem(last=False)
         return self._pages[key]
-
-    def _forget(self, key: str) -> None:
-        self._pages.pop(key, None)
-        self._encoded.pop(key, None)
 
 
 def _encode(body: bytes) -> _Encoded:

@@ -187,12 +187,16 @@ async def _list(pages: PagesState, request: Request, limit: int, before: int | N
     return await _send(pages, request, build)
 
 
-async def _require_room(pages: Pages, request: Request) -> None:
-    pages.events.require_room(pages.get_address(request))
+async def _hold_place(pages: Pages, request: Request) -> AsyncIterator[None]:
+    with pages.events.enter(pages.get_address(request)):
+        yield
 
 
-@router.get("/events", response_class=EventSourceResponse, dependencies=[Depends(_require_room)])
+@router.get("/events", response_class=EventSourceResponse, dependencies=[Depends(_hold_place)])
 async def stream_events(pages: Pages, request: Request) -> AsyncIterator[ServerSentEvent]:
-    """Events "overview" with the body of `/v1/overview`: one at once, and one after a change, at most one a second."""
-    async for event in pages.events.stream(pages.get_address(request)):
+    """Events "overview" with the body of `/v1/overview`: the newest known one, then one after each change.
+
+    There is at most one a second.
+    """
+    async for event in pages.events.stream():
         yield event

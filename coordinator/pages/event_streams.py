@@ -14,8 +14,8 @@ from covey.runtime.rate_limit import group_address
 
 LEAST_SECONDS = 1.0
 """Minimum time in seconds between two events."""
-MOST_VIEWERS, MOST_OF_ONE = 2000, 16
-"""Maximum number of streams, and of those of one address."""
+MOST_VIEWERS, MOST_OF_ONE, MOST_OF_NETWORK = 2000, 16, 64
+"""Maximum number of streams, of those of one address, and of those of one IPv6 network of 48 bits."""
 LONGEST_SECONDS = 3600.0
 """Seconds after which a stream ends. A browser opens another one by itself."""
 
@@ -29,11 +29,9 @@ class Events:
         self._signal = Signal()
         self._event: ServerSentEvent | None = None
         self._viewers = Counter[str]()
-
-    @property
-    def count(self) -> int:
+        """Open streams by address, and by network."""
+        self.count = 0
         """Number of open streams."""
-        return self._viewers.total()
 
     async def run(self) -> None:
         """Prepare an event after each change, at most one per LEAST_SECONDS and none without viewers."""
@@ -41,7 +39,7 @@ class Events:
         while True:
             await self._changes.signal.wait(10.0, since=seen)
             seen = self._changes.signal.count
-            if self._viewers:
+            if self.count:
                 with suppress(TransientError):  # The next change is another occasion.
                     body = await self._overview.read()
                     if body != newest:
@@ -50,33 +48,31 @@ class Events:
                         self._signal.send()
             await asyncio.sleep(LEAST_SECONDS)
 
-    async def stream(self, address: str) -> AsyncIterator[ServerSentEvent]:
-        """Yield the newest event at once if there is one, and each later one.
-
-        Raises ProtocolError("too_many_streams") if the address, or all together, have too many.
-        """
+    async def stream(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield the newest known event if there is one, and each later one."""
         loop = asyncio.get_running_loop()
-        with self._enter(group_address(address)):
-            ends_at, seen = loop.time() + LONGEST_SECONDS, self._signal.count
-            if self._event is not None:
+        ends_at, seen = loop.time() + LONGEST_SECONDS, self._signal.count
+        if self._event is not None:
+            yield self._event
+        while not self._stop.is_set() and loop.time() < ends_at:
+            if await self._signal.wait(1.0, since=seen):
+                seen = self._signal.count
+                assert self._event is not None
                 yield self._event
-            while not self._stop.is_set() and loop.time() < ends_at:
-                if await self._signal.wait(1.0, since=seen):
-                    seen = self._signal.count
-                    assert self._event is not None
-                    yield self._event
-
-    def require_room(self, address: str) -> None:
-        """Raise ProtocolError("too_many_streams") if an address, or all together, have too many streams."""
-        if self.count >= MOST_VIEWERS or self._viewers[group_address(address)] >= MOST_OF_ONE:
-            raise ProtocolError("too_many_streams", "too many streams of events are open", status=429)
 
     @contextmanager
-    def _enter(self, group: str) -> Iterator[None]:
-        self._viewers[group] += 1
+    def enter(self, address: str) -> Iterator[None]:
+        """Count a stream within the block.
+
+        Raises ProtocolError("too_many_streams") if the address, its network, or all together have too many.
+        """
+        limits = {group_address(address, bits=48): MOST_OF_NETWORK} | {group_address(address): MOST_OF_ONE}
+        if self.count >= MOST_VIEWERS or any(self._viewers[group] >= most for group, most in limits.items()):
+            raise ProtocolError("too_many_streams", "too many streams of events are open", status=429)
+        self.count += 1
+        self._viewers.update(limits.keys())
         try:
             yield
         finally:
-            self._viewers[group] -= 1
-            if not self._viewers[group]:
-                del self._viewers[group]
+            self.count -= 1
+            self._viewers -= Counter(limits.keys())  # It keeps positive counts only.

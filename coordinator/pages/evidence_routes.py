@@ -1,6 +1,7 @@
 """Pages that lead from a submission to its evidence and its place in an epoch, and the page of the API."""
 
 import asyncio
+import time
 from functools import cache
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from coordinator.db.repository import Repository
 from coordinator.pages import evidence_views, pool_views, submission_views
+from coordinator.pages.guard import charge
 from coordinator.pages.html_routes import HTML, PART, Pages, Values, read_number, show, show_error
 from coordinator.pages.pages_state import PagesState
 from coordinator.pages.templates_engine import render
@@ -67,7 +69,16 @@ async def show_completions(pages: Pages, request: Request, receipt_hash: str) ->
         return show_error(pages, request, error)
     common = {"item": item, "completions": found, "has_text": bool(pages.ctx.config.pages_tokenizer)}
     template = "completions.html" if is_part else "completions_page.html"
-    return Response(render(template, **pages.list_common(request), **common), media_type=HTML)
+    page, seconds = await asyncio.to_thread(_render_timed, template, pages.list_common(request) | common)
+    charge(request, seconds)
+    return Response(page, media_type=HTML, headers={"vary": "hx-request"})
+
+
+def _render_timed(template: str, values: Values) -> tuple[bytes, float]:
+    """Return a page, and the CPU seconds that it took. Texts of peers may take a second."""
+    started = time.thread_time()
+    page = render(template, **values)
+    return page, time.thread_time() - started
 
 
 @router.get("/epochs/{number}")

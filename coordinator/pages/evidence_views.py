@@ -88,10 +88,14 @@ def list_evidence(turns: Sequence[TurnItem], *, is_decided: bool) -> list[str]:
 def describe_votes(
     turns: Sequence[TurnItem], bundles: Mapping[str, Bundle], limits: Thresholds, *, is_decided: bool
 ) -> tuple[ShownVote, ...]:
-    """Describe the turns of a submission. A validator could follow verdicts, so none is shown before all is decided."""
+    """Describe the turns of a submission.
+
+    None are shown before all is decided: a validator could follow verdicts, and whoever knows its judges could bribe
+    them.
+    """
     votes = []
-    for turn in turns:
-        verdict = turn.verdict if is_decided and turn.signature else None
+    for turn in turns if is_decided else ():
+        verdict = turn.verdict if turn.signature else None
         bundle = None if verdict is None else bundles.get(verdict.evidence_hash)
         votes.append(
             ShownVote(

@@ -1,11 +1,9 @@
 """What the routes of the pages share: their context, answers that are kept, and the streams of events."""
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -20,8 +18,10 @@ from coordinator.pages.completions import Completions
 from coordinator.pages.context import PagesContext
 from coordinator.pages.event_streams import Events
 from coordinator.pages.evidence_views import EvidenceReader
+from coordinator.pages.policy_sources import ANSWER_SECONDS, MOST_SOURCES
 from coordinator.pages.work_leaves import WorkTrees
 from covey.errors import TransientError
+from covey.runtime.bounded_executor import BoundedExecutor
 from covey.runtime.cycle import wait_or_stop
 from covey.runtime.log import get_logger
 
@@ -40,7 +40,7 @@ class PagesState:
 
     def name(self, request: Request) -> str:
         """Return the key of the answer to a request: its path, and what the route reads of its query."""
-        known = _list_parameters(request.scope["endpoint"])
+        known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
         query = sorted((name, value) for name, value in request.query_params.items() if name in known)
         return f"{request.url.path}?{urlencode(query)}"
 
@@ -82,18 +82,14 @@ class PagesState:
             await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
 
     async def _look_at_sources(self) -> None:
+        """Ask origins and relays in a thread of its own: strangers run them, and may answer as slowly as they like."""
+        lane = BoundedExecutor("origins and relays", threads=1, patience_s=MOST_SOURCES * ANSWER_SECONDS)
         while not self.ctx.stop.is_set():
             try:
-                await self.ctx.executor.run(self.ctx.sources.refresh)
+                await lane.run(self.ctx.sources.refresh)
             except TransientError as error:
                 get_logger().warning("origins and relays were not asked", code=error.code, message=error.message)
             await wait_or_stop(self.ctx.stop, LOOK_SECONDS)
-
-
-@cache
-def _list_parameters(endpoint: Callable[..., object]) -> frozenset[str]:
-    """Return the names of the parameters of a route."""
-    return frozenset(inspect.signature(endpoint).parameters)
 
 
 def build_state(ctx: PagesContext) -> PagesState:

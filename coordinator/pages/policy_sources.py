@@ -1,6 +1,7 @@
 """Looks up which origins and relays serve which policy, whole or as a delta, and how large it is."""
 
 from collections.abc import Sequence
+from threading import Timer
 from typing import NamedTuple
 
 from covey.errors import ProtocolError
@@ -10,8 +11,12 @@ from covey.shardcast.source_connection import Connection, DeliveryError
 
 CONNECT_SECONDS, SILENCE_SECONDS = 2.0, 5.0
 """Maximum time in seconds to wait for a source to connect, and for its next byte."""
+ANSWER_SECONDS = 5.0
+"""Maximum time in seconds for the whole answer of a source."""
 MOST_SOURCES = 16
 """Maximum number of sources that are asked."""
+MOST_WAYS = 8
+"""Maximum number of ways to one policy that are read from one source."""
 
 
 class PolicyWay(NamedTuple):
@@ -52,7 +57,7 @@ def merge(heads: dict[str, Head]) -> dict[str, tuple[PolicyWay, ...]]:
     found: dict[str, dict[tuple[bool, int], dict[str, None]]] = {}
     for url, head in heads.items():
         for policy in head.policies:
-            for way in policy.ways:
+            for way in policy.ways[:MOST_WAYS]:
                 sources = found.setdefault(policy.record, {}).setdefault((way.base != ZERO_HASH, way.size), {})
                 sources[url] = None
     return {
@@ -63,7 +68,10 @@ def merge(heads: dict[str, Head]) -> dict[str, tuple[PolicyWay, ...]]:
 
 def _fetch(url: str, path: str) -> bytes:
     connection = Connection(url, connect_s=CONNECT_SECONDS, silence_s=SILENCE_SECONDS)
+    deadline = Timer(ANSWER_SECONDS, connection.abort)  # A source that sends a byte now and then is never silent.
+    deadline.start()
     try:
         return bytes(connection.get(path, MAX_HEAD_BYTES))
     finally:
+        deadline.cancel()
         connection.close()

@@ -17,12 +17,12 @@ def list_role_metrics(network: Network, cycles: CycleMetrics) -> list[Collector]
 
 def read_cycles(cycles: CycleMetrics) -> Iterator[Metric]:
     """Yield the metrics of cycles."""
-    counts = dict(cycles.counts)
     outcomes: Iterable[str] = CycleResult
+    counts = {name: cycles.counts[name] for name in outcomes}
+    yield build_counter("covey_cycles", "Cycles by outcome.", counts, label="outcome")
     yield build_counter(
-        "covey_cycles", "Cycles by outcome.", {name: counts.pop(name, 0) for name in outcomes}, label="outcome"
+        "covey_cycle_errors", "Cycles that failed, by code of the error.", dict(cycles.errors), label="code"
     )
-    yield build_counter("covey_cycle_errors", "Cycles that failed, by code of the error.", counts, label="code")
     yield build_counter("covey_cycle_seconds", "Time of all cycles and of the waits between them.", cycles.seconds)
     yield build_counter(
         "covey_busy_cycle_seconds", "Time of the cycles that have achieved something.", cycles.busy_seconds

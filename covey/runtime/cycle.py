@@ -5,6 +5,7 @@ other error ends the process.
 """
 
 import asyncio
+import re
 import signal
 import threading
 from collections import Counter
@@ -20,6 +21,9 @@ from covey.runtime.recursion import limit_recursion
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")
+MOST_CODES = 64
+"""Maximum number of codes of errors that are counted apart."""
+_CODE = re.compile("[a-z][a-z0-9_]{0,40}")
 
 
 class CycleResult(StrEnum):
@@ -50,11 +54,18 @@ class CycleMetrics:
     """Number of cycles of a role by outcome, number of errors by code, and time spent."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Number of cycles by outcome, and of errors by code."""
+    """Number of cycles by outcome."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Number of errors by code. Codes come from peers: those beyond MOST_CODES, and odd ones, count as "other"."""
     seconds: float = 0.0
     """Seconds spent in all cycles and in the waits between them."""
     busy_seconds: float = 0.0
     """Seconds spent in cycles that achieved something."""
+
+    def count_error(self, code: str) -> None:
+        """Count an error."""
+        is_known = code in self.errors or (_CODE.fullmatch(code) and len(self.errors) < MOST_CODES)
+        self.errors[code if is_known else "other"] += 1
 
     @property
     def idle_ratio(self) -> float:
@@ -80,12 +91,12 @@ async def run_forever(
             outcome = await cycle(ctx)
         except TransientError as error:
             outcome = CycleResult.RETRY
-            metrics.counts[error.code] += 1
+            metrics.count_error(error.code)
             if failures in (0, 3):
                 log.warning("transient error, retrying", code=error.code, message=error.message)
         except ProtocolError as error:
             outcome = CycleResult.RETRY
-            metrics.counts[error.code] += 1
+            metrics.count_error(error.code)
             if failures in (0, 3):
                 log.warning("request refused, retrying", code=error.code, message=error.message)
         metrics.counts[outcome] += 1
@@ -100,8 +111,9 @@ async def report_forever(role: str, metrics: CycleMetrics, *, stop: asyncio.Even
     is_over = False
     while not is_over:
         is_over = await wait_or_stop(stop, every)
+        errors = {f"error/{code}": count for code, count in metrics.errors.items()}
         idle = {f"{role}/idle_ratio": round(metrics.idle_ratio, 3)}
-        get_logger().info("cycle statistics", **idle, **metrics.counts)
+        get_logger().info("cycle statistics", **idle, **metrics.counts, **errors)
 
 
 async def _rest(outcome: CycleResult, failures: int, pace: Pace, stop: asyncio.Event) -> None:

@@ -61,6 +61,12 @@ class TokenBuckets:
             self._buckets.popitem(last=False)
         return wait_s
 
+    def charge(self, client: str, cost: float, *, now: float) -> None:
+        """Take `cost` tokens for what a request turned out to cost. The bucket may contain fewer than 0 then."""
+        tokens, counted_at = self._buckets.get(client, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - counted_at) * self._rate) - cost
+        self._buckets[client] = (max(tokens, -self._burst), now)
+
 
 class ClientLimiter:
     """Applies `RateLimits` to client addresses."""
@@ -79,8 +85,8 @@ class ClientLimiter:
         return 0.0 if self._bytes is None else self._bytes.take(group_address(address), size, now=now)
 
 
-def group_address(address: str) -> str:
-    """Return what identifies a client: an IPv4 address, or the /64 network of an IPv6 address.
+def group_address(address: str, *, bits: int = 64) -> str:
+    """Return what identifies a client: an IPv4 address, or the network of the first `bits` bits of an IPv6 address.
 
     Example: "2001:db8::1" -> "2001:db8::/64".
     """
@@ -92,4 +98,4 @@ def group_address(address: str) -> str:
         return address
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(ipaddress.IPv6Network((int(parsed) >> (128 - bits) << (128 - bits), bits)))

@@ -29,6 +29,8 @@ class CachedPage:
         self._commits: int | None = None
         """Count of commits before the page was computed. None if commits could not be counted."""
         self._built_at = self._cost = 0.0
+        self.spent_s = 0.0
+        """CPU seconds of all computations of the page."""
         self._task: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
@@ -63,6 +65,7 @@ class CachedPage:
         commits, started = self._database.changes.read(), time.monotonic()
         page, cpu_s = await self._database.query(self._measure)
         self._page = page
+        self.spent_s += cpu_s
         self._built_at = time.monotonic()
         self._commits, self._cost = commits, max(cpu_s, (self._built_at - started) / BUSY)
         return page

@@ -9,6 +9,7 @@ from coordinator.api.auth import Ctx
 from coordinator.api.documented_answers import name_content, name_refusals
 from coordinator.context import Context
 from coordinator.db.repository import Repository
+from coordinator.domain.epoch_closing import is_closing
 from covey.errors import ProtocolError
 from covey.protocol import eip712
 from covey.protocol.api.common import MAX_EPOCH_BYTES, MAX_EVIDENCE_BYTES
@@ -60,8 +61,10 @@ def _get_evidence(ctx: Context, key: str, evidence_hash: str) -> bytes:
 
 
 def _is_settled(repository: Repository, parts: PublicObjectKey) -> bool:
+    """Return whether a file is that of a submission whose epoch is closed."""
     row = repository.find_submission(task=parts.task, lease=parts.lease)
-    return row is not None and row.work_key == parts.hash and row.epoch is not None
+    epoch = None if row is None or row.work_key != parts.hash or row.epoch is None else repository.get_epoch(row.epoch)
+    return epoch is not None and not is_closing(epoch)
 
 
 def _read(ctx: Context, key: str, max_bytes: int) -> bytes:

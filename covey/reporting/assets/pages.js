@@ -48,11 +48,19 @@ function follow() {
     document.body.dispatchEvent(new Event("covey"));
     if (shownAt - slowAt > 60000) { slowAt = shownAt; document.body.dispatchEvent(new Event("covey-slow")); }
   };
-  new EventSource("/v1/events").addEventListener("overview", () => {
+  const told = () => {
     soon ||= setTimeout(show, Math.max(0, shownAt + 3000 - Date.now()));
     clearTimeout(last);
     last = setTimeout(show, 8000);
-  });
+  };
+  const listen = () => {
+    const events = new EventSource("/v1/events");
+    events.addEventListener("overview", told);
+    events.addEventListener("error", () => { // A browser does not try again after a refusal.
+      if (events.readyState === EventSource.CLOSED) setTimeout(() => { told(); listen(); }, 30000);
+    });
+  };
+  listen();
   document.addEventListener("visibilitychange", show);
 }
 drawAll();

@@ -1,6 +1,7 @@
 """Streams of events: one computation for all viewers, nothing left behind by those who leave."""
 
 import asyncio
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,20 +33,20 @@ def make_events(stop: asyncio.Event) -> tuple[Events, Signal, Page]:
 
 async def test_stream__two_viewers_and_one_change__get_the_same_computation(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_streams, "LEAST_SECONDS", 0.0)
-    stop = asyncio.Event()
-    shown, signal, page = make_events(stop)
-    streams = [shown.stream(f"10.0.0.{i}") for i in range(2)]
-    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
-    await asyncio.sleep(0)
-    running = asyncio.create_task(shown.run())
-    first = await asyncio.gather(*waiting)
-    assert ([event.raw_data for event in first], page.reads, shown.count) == (['{"n":1}'] * 2, 1, 2)
-    later = [asyncio.ensure_future(anext(stream)) for stream in streams]
-    await asyncio.sleep(0)
-    signal.send()
-    assert [event.raw_data for event in await asyncio.gather(*later)] == ['{"n":2}'] * 2
-    for stream in streams:
-        await stream.aclose()
+    shown, signal, page = make_events(asyncio.Event())
+    streams = [shown.stream() for _ in range(2)]
+    with shown.enter("10.0.0.0"), shown.enter("10.0.0.1"):
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        running = asyncio.create_task(shown.run())
+        first = await asyncio.gather(*waiting)
+        assert ([event.raw_data for event in first], page.reads, shown.count) == (['{"n":1}'] * 2, 1, 2)
+        later = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        signal.send()
+        assert [event.raw_data for event in await asyncio.gather(*later)] == ['{"n":2}'] * 2
+        for stream in streams:
+            await stream.aclose()
     assert shown.count == 0
     running.cancel()
 
@@ -54,13 +55,21 @@ async def test_stream__process_is_to_end__ends():
     stop = asyncio.Event()
     shown, _, _ = make_events(stop)
     stop.set()
-    assert [event async for event in shown.stream("10.0.0.1")] == []
+    assert [event async for event in shown.stream()] == []
 
 
-async def test_require_room__one_address_with_many_streams__is_refused():
+@pytest.mark.parametrize(
+    ("form", "most"),
+    [("10.0.0.1", "MOST_OF_ONE"), ("2001:db8::%x", "MOST_OF_ONE"), ("2001:db8:0:%x::1", "MOST_OF_NETWORK")],
+)
+def test_enter__one_address_or_network_with_many_streams__is_refused(form: str, most: str):
     shown, _, _ = make_events(asyncio.Event())
-    shown._viewers["10.0.0.1"] = event_streams.MOST_OF_ONE
-    shown.require_room("10.0.0.2")
-    with pytest.raises(ProtocolError) as caught:
-        shown.require_room("10.0.0.1")
-    assert (caught.value.code, caught.value.status) == ("too_many_streams", 429)
+    with ExitStack() as places:
+        for i in range(getattr(event_streams, most)):
+            places.enter_context(shown.enter(form % i if "%" in form else form))
+        places.enter_context(shown.enter("10.0.0.2"))
+        with pytest.raises(ProtocolError) as caught, shown.enter(form % 9999 if "%" in form else form):
+            pass
+        assert (caught.value.code, caught.value.status) == ("too_many_streams", 429)
+    with shown.enter("10.0.0.1"):
+        assert shown.count == 1

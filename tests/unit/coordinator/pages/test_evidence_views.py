@@ -48,7 +48,7 @@ def test_describe_votes__decided__shows_numbers_with_their_limits():
     )
 
 
-def test_describe_votes__not_decided_yet__shows_who_has_a_turn_and_no_verdict():
+def test_describe_votes__stages__are_named_and_nothing_is_shown_before_the_decision():
     turns = [
         make_turn(),
         make_turn(verdict=None),
@@ -56,8 +56,9 @@ def test_describe_votes__not_decided_yet__shows_who_has_a_turn_and_no_verdict():
         make_turn(verdict=None, commitment=None, validator=None),
         make_turn(lapsed=True),
     ]
-    votes = describe_votes(turns, {make_hash("evidence"): cast(Any, BUNDLE)}, LIMITS, is_decided=False)
+    bundles = {make_hash("evidence"): cast(Any, BUNDLE)}
+    votes = describe_votes(turns, bundles, LIMITS, is_decided=True)
     assert [vote.stage for vote in votes] == ["revealed", "committed", "taken", "open", "lapsed"]
-    assert {(vote.outcome, vote.reason, vote.evidence_hash, vote.numbers) for vote in votes} == {("", "", "", ())}
+    assert describe_votes(turns, bundles, LIMITS, is_decided=False) == ()
     assert list_evidence(turns, is_decided=False) == []
     assert list_evidence(turns, is_decided=True) == [make_hash("evidence")] * 2

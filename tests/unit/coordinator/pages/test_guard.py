@@ -3,20 +3,21 @@
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from coordinator.pages.guard import Guard
+from coordinator.pages.guard import Guard, charge
 
 pytestmark = pytest.mark.unit
 
 
 async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_its_burst():
-    app = Guard(Starlette(routes=[Route("/", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
+    app = Guard(Starlette(routes=[Route("/v1/nodes", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
     app._addresses._burst = 10.0
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
-        answers = [await client.get("/?limit=200") for _ in range(5)]
+        answers = [await client.get("/v1/nodes?limit=200") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].json()["code"] == "rate_limited"
 
@@ -26,3 +27,26 @@ async def test_guard__a_request_that_writes__is_refused():
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
         answer = await client.post("/")
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+
+
+async def test_charge__answers_that_took_cpu_time__use_up_the_rate_of_their_viewer():
+    """One address may take a quarter of a processor on average, and four seconds' worth at once."""
+
+    def answer(request: Request) -> PlainTextResponse:
+        charge(request, 0.4)
+        return PlainTextResponse("yes")
+
+    app = Guard(Starlette(routes=[Route("/", answer)]), requests_per_s=100.0)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
+        answers = [await client.get("/") for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+
+
+async def test_guard__small_limit_on_a_page__makes_it_no_cheaper():
+    app = Guard(Starlette(routes=[Route("/", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
+    app._addresses._burst = 4.0
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
+        answers = [await client.get("/?limit=1") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]

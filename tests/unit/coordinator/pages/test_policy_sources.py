@@ -1,7 +1,13 @@
 """Which sources serve a policy, by real heads."""
 
+import socket
+import threading
+import time
+from contextlib import suppress
+
 import pytest
 
+from coordinator.pages import policy_sources
 from coordinator.pages.policy_sources import PolicySources, PolicyWay, merge
 from covey.protocol.head import Head, ServedPolicy, Way
 from covey.protocol.ids import PoolId
@@ -31,4 +37,27 @@ def test_refresh__nobody_answers__serves_nothing():
     (port,) = find_free_ports(1)
     sources = PolicySources(PoolId(1), [f"http://127.0.0.1:{port}"])
     sources.refresh()
+    assert sources.find(make_hash("policy 1")) == ()
+
+
+def test_refresh__source_that_sends_a_byte_now_and_then__is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(policy_sources, "ANSWER_SECONDS", 0.3)
+    ended = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+            while not ended.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=[listener])
+        thread.start()
+        sources = PolicySources(PoolId(1), [f"http://127.0.0.1:{listener.getsockname()[1]}"])
+        started = time.monotonic()
+        sources.refresh()
+        ended.set()
+        thread.join()
+    assert time.monotonic() - started < 60, "it would go on for half an hour"
     assert sources.find(make_hash("policy 1")) == ()

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.unit
 
 
 def test_read_cycles__outcomes_and_codes__are_apart():
-    counts = Counter({"done": 3, "retry": 2, "no_task": 2})
-    cycles = CycleMetrics(counts=counts, seconds=8.0, busy_seconds=2.0)
+    counts = Counter({"done": 3, "retry": 2})
+    cycles = CycleMetrics(counts=counts, errors=Counter({"no_task": 2}), seconds=8.0, busy_seconds=2.0)
     registry = build_registry(ReadOnRequest(lambda: read_cycles(cycles)))
     outcomes = {name: registry.get_sample_value("covey_cycles_total", {"outcome": name}) for name in ("done", "idle")}
     assert outcomes == {"done": 3, "idle": 0}

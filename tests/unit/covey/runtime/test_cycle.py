@@ -52,7 +52,7 @@ async def play(script, *, pace=None):
         return act
 
     await run_forever(cycle, "context", stop=stop, pace=pace, metrics=metrics)
-    return metrics.counts
+    return metrics.counts | metrics.errors
 
 
 async def test_run_forever__outcomes__done_goes_on_idle_waits_a_little(waits):

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from covey.runtime import cycle
-from covey.runtime.cycle import CycleMetrics, CycleResult, Pace, report_forever, run_forever
+from covey.runtime.cycle import MOST_CODES, CycleMetrics, CycleResult, Pace, report_forever, run_forever
 
 pytestmark = pytest.mark.unit
 
@@ -50,3 +50,12 @@ async def test_report_forever__until_the_end__logs_ratio_and_counts(monkeypatch)
         await report_forever("worker", metrics, stop=stop, every=7.0)
     common = {"event": "cycle statistics", "log_level": "info", "worker/idle_ratio": 0.75}
     assert lines == [common | {"done": 4}, common | {"done": 5}]
+
+
+def test_count_error__codes_of_strangers__are_few_and_never_odd():
+    metrics = CycleMetrics()
+    for code in ("late", "late", "no code", "x" * 50, *(f"code_{i}" for i in range(2 * MOST_CODES))):
+        metrics.count_error(code)
+    assert len(metrics.errors) <= MOST_CODES + 1
+    assert (metrics.errors["late"], metrics.errors.total()) == (2, 4 + 2 * MOST_CODES)
+    assert all(code.replace("_", "").isalnum() for code in metrics.errors)

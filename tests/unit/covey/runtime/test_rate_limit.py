@@ -74,3 +74,15 @@ def test_take_bytes__ten_seconds_at_once():
 )
 def test_group_address(address, expected):
     assert group_address(address) == expected
+
+
+def test_group_address__48_bits__is_the_network_of_a_site():
+    assert group_address("2001:db8:1:2:3:4:5:6", bits=48) == "2001:db8:1::/48"
+    assert group_address("10.0.0.1", bits=48) == "10.0.0.1"
+
+
+def test_charge__more_than_the_bucket_has__makes_the_client_wait_for_one_burst_at_most():
+    buckets = TokenBuckets(rate=2.0, burst=10.0)
+    buckets.charge("a", 1000.0, now=0.0)
+    assert buckets.take("a", now=0.0) == 5.5
+    assert buckets.take("a", now=5.5) == 0
