@@ -156,7 +156,7 @@ class PoolWatcher:
 
     def _find_view(self, epoch: int) -> RewardView:
         views = (KeptRewards(path).read(epoch) for path in self._folder.glob(f"*/{REWARDS_FOLDER}"))
-        return next(view for view in views if view is not None)
+        return next(view for view in views if view is not None and view.contributor == self._who)
 
     def _check_epochs(
         self, standing: "Sequence[tuple[EpochPosted, int]]", *, challenge_window: int, veto_window: int
