@@ -4,6 +4,7 @@ A proof that is kept can be claimed with nothing but a node of the chain, also w
 cumulative, so the proof of the newest final epoch claims everything; earlier ones matter if that epoch is disabled.
 """
 
+from operator import itemgetter
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -95,9 +96,9 @@ def find_kept(
     `now` is the Unix time of the chain's clock in seconds.
     """
     ledger = history.contracts.ledger
-    found = {epoch: store for store in kept for epoch in store.list_epochs()}
-    for epoch in sorted(found, reverse=True):
-        posted, view = history.find_epoch(pool, epoch), found[epoch].read(epoch)
+    found = [(epoch, store) for store in kept for epoch in store.list_epochs()]
+    for epoch, store in sorted(found, key=itemgetter(0), reverse=True):
+        posted, view = history.find_epoch(pool, epoch), store.read(epoch)
         if posted is None or view is None or posted.record.final_at > now:
             continue
         if not ledger.is_posted(pool, posted.record):

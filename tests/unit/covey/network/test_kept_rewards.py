@@ -108,3 +108,13 @@ def test_fetch_reward__nothing_earned__is_none(code: str, raises: bool):
             asyncio.run(asked)
     else:
         assert asyncio.run(asked) is None
+
+
+def test_find_kept__folders_of_two_contributors__each_finds_its_own(kept: KeptRewards, tmp_path: Path):
+    other = KeptRewards(tmp_path / "other")
+    other.keep(view(3, BOB))
+    for stores in ([kept, other], [other, kept]):
+        for who in (ALICE, BOB):
+            found = find_kept(stores, History(), pool=1, contributor=who, now=1000)
+            assert found is not None
+            assert found[1].contributor == who
