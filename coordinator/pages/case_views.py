@@ -6,7 +6,7 @@ from coordinator.pages.context import PagesContext
 from coordinator.pages.pool_views import name_reason
 from covey.errors import ProtocolError
 from covey.protocol.api.pages import CaseDetail, CaseItemView, CaseListView, CaseVoteView
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, is_hash
 from covey.protocol.status import CaseState, SubmissionState
 from covey.protocol.verdict import Decision
 
@@ -34,7 +34,7 @@ def describe_case(item: CaseItem) -> CaseItemView:
 
 def build_case(ctx: PagesContext, rows: Repository, receipt_hash: str) -> CaseDetail:
     """Return a case with its votes. Raises ProtocolError("unknown_case") if the chain has reported no such case."""
-    item = rows.find_cases([receipt_hash]).get(receipt_hash)
+    item = rows.find_cases([receipt_hash]).get(receipt_hash) if is_hash(receipt_hash) else None
     if item is None:
         raise ProtocolError("unknown_case", f"the chain has reported no case about {receipt_hash[:66]}", status=404)
     submission = next(iter(rows.find_submission_items(receipt_hash)), None)

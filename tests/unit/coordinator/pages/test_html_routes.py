@@ -7,8 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from coordinator.db.models import CaseRow
+from coordinator.pages import data_routes, evidence_routes, html_routes
 from coordinator.pages.pages_application import OWN_ASSETS
 from covey.protocol.epochs import WorkLeaf
 from covey.protocol.ids import Hash
@@ -189,3 +191,18 @@ async def test_leaf__of_a_closed_epoch__is_in_its_tree(cheated: tuple[httpx.Asyn
 def test_assets__all_together__are_at_most_120_kb():
     files = [*ASSETS.iterdir(), *OWN_ASSETS.iterdir()]
     assert sum(file.stat().st_size for file in files if not file.name.startswith("LICENSE")) <= 120_000
+
+
+@pytest.mark.parametrize(
+    "value", ["%00", "..%2f..%2fetc", "x" * 10_000, "%F0%9F%A6%86", "-1", "9" * 40, "0x" + "g" * 64]
+)
+async def test_routes__odd_values_in_their_paths__are_pages_that_do_not_exist(
+    cheated: tuple[httpx.AsyncClient, str], value: str
+):
+    client, _ = cheated
+    routes = [route for part in (data_routes, html_routes, evidence_routes) for route in part.router.routes]
+    paths = {route.path for route in routes if isinstance(route, APIRoute) and "{" in route.path}
+    assert len(paths) >= 12
+    for path in paths:
+        answer = await client.get(re.sub(r"\{[^}]*\}", value, path), headers={"accept": "text/html"})
+        assert answer.status_code in (404, 422), (path, answer.status_code)
