@@ -2,8 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +11,17 @@ import typer
 
 from covey.console.options import Json, show
 from covey.errors import OperatorError
+from covey.runtime.files import write_atomically
 from covey.runtime.urls import hide_secrets, is_plain_url, is_public_url, show_host
 
 if TYPE_CHECKING:
+    from covey.chain.chain_profile import ChainProfile
     from covey.environments.base import EnvironmentSpec
     from covey.local.plan import NamedChain, PoolPlan
     from covey.local.sizing import Sizes
 
 FILE_BYTES = 4096
-"""Bytes to reserve for deployment.json. The file is always smaller."""
+"""Bytes that must fit on the disk for deployment.json. The file is always smaller."""
 
 init = typer.Typer(help="Create a pool's folder with keys and settings.", no_args_is_help=True)
 
@@ -34,69 +35,106 @@ def deploy(
             help="Key file of the account that pays for the deployment. Its only later power is to pause new work."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="New file to write the deployment to, as JSON. It must not exist.")] = Path(
-        "deployment.json"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="New file to write the deployment to, as JSON. The journal and the folder for source verification are "
+            "next to it."
+        ),
+    ] = Path("deployment.json"),
+    chain: Annotated[
+        Path | None,
+        typer.Option(
+            help="Profile of the chain, for example configs/chains/base-sepolia.toml: chain id, ceilings of fees and "
+            "confirmations."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Deploy Covey's contracts to a chain and write a deployment.json for everyone who uses them.
 
-    The file contains the URL of the chain node only if the URL has no path, query or user name, because these may
-    contain a secret key.
+    If the command is interrupted, the same command goes on: it finds in the journal what was signed, and deploys
+    nothing twice. The file contains the URL of the chain node only if the URL has no path, query or user name, because
+    these may contain a secret key.
 
     Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
     """
     from dataclasses import asdict
 
     from covey.chain import deploying
+    from covey.chain.fee_settings import FeeSettings
+    from covey.chain.fees import FeeLimits
     from covey.chain.json_rpc import ChainClient
+    from covey.chain.verification import write_verification
     from covey.chain.wallet import load_key
     from covey.console.addresses import read_address
 
-    with _new_file(out):
-        address = read_address(token)
-        if not ChainClient(rpc).has_code(address):
-            raise OperatorError(
-                "no_token",
-                f"there is no contract at the token address {address} on {show_host(rpc)}",
-                fix="Set --token to the address of an ERC-20 token",
-            )
-        deployer = load_key(key_file)
-        deployment = deploying.deploy(rpc, deployer, token=address, say=lambda line: typer.echo(line, err=True))
-        deployment.save(out)
+    journal, sources = out.with_name(f"{out.name}.journal"), out.with_name(f"{out.stem}-verification")
+    _require_new(out, journal)
+    profile = _read_profile(chain, rpc)
+    address = read_address(token)
+    if not ChainClient(rpc).has_code(address):
+        raise OperatorError(
+            "no_token",
+            f"there is no contract at the token address {address} on {show_host(rpc)}",
+            fix="Set --token to the address of an ERC-20 token",
+        )
+    deployment = deploying.deploy(
+        rpc,
+        load_key(key_file),
+        token=address,
+        start="finalized" if profile is None else profile.finality,
+        journal=journal,
+        limits=FeeLimits.of(profile or FeeSettings.load(None)),
+        confirmations=0 if profile is None else profile.confirmations,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    deployment.save(out)
+    if not write_verification(sources, journal):
+        typer.echo(
+            f"the sources are not in this installation. For source verification run the same command again in a "
+            f"checkout of Covey after make setup; it only writes {sources}",
+            err=True,
+        )
     published = asdict(deployment.without_secrets())
-    show(published if as_json else {"contracts": str(out), "chain": deployment.chain_id}, as_json)
+    shown = {"contracts": str(out), "chain": deployment.chain_id, "verification": str(sources)}
+    show(published if as_json else shown, as_json)
 
 
-@contextmanager
-def _new_file(path: Path) -> Iterator[None]:
-    """Create an output file before the transactions that it will record are paid for. Remove it after an error.
+def _read_profile(file: Path | None, rpc: str) -> "ChainProfile | None":
+    """Read a profile. Raises OperatorError("wrong_chain") if the node is of another chain."""
+    from covey.chain.chain_profile import ChainProfile
+    from covey.chain.json_rpc import ChainClient
+
+    if file is None:
+        return None
+    profile = ChainProfile.load(file)
+    found = ChainClient(rpc).chain_id()
+    if found != profile.chain_id:
+        raise OperatorError(
+            "wrong_chain",
+            f"{file} is for {profile.name}, chain {profile.chain_id}, but {show_host(rpc)} has chain {found}",
+            fix=f"Use a node of {profile.name}, or another profile",
+        )
+    return profile
+
+
+def _require_new(out: Path, journal: Path) -> None:
+    """Check that the output file is new or of a deployment to resume, and that it can be written, before gas is paid.
 
     Raises OperatorError("file_exists") or OperatorError("no_folder").
     """
+    if out.exists() and not journal.exists():
+        raise OperatorError("file_exists", f"the output file {out} already exists", fix="Choose a new file with --out")
+    probe = out.with_name(f".{out.name}.probe")
     try:
-        file = path.open("xb", buffering=0)
-    except FileExistsError as error:
-        raise OperatorError(
-            "file_exists", f"the output file {path} already exists", fix="Choose a new file with --out"
-        ) from error
+        # An empty file could be created even on a full disk.
+        write_atomically(probe, b" " * FILE_BYTES)
     except OSError as error:
-        raise _refuse_file(path, error) from error
-    with ExitStack() as undo:
-        undo.callback(path.unlink, missing_ok=True)
-        try:
-            with file:
-                file.write(b" " * FILE_BYTES)  # an empty file could be created even on a full disk
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise _refuse_file(path, error) from error
-        yield
-        undo.pop_all()
-
-
-def _refuse_file(path: Path, error: OSError) -> OperatorError:
-    what = f"{path} cannot be written: {error.strerror}"
-    return OperatorError("no_folder", what, fix="Choose a file in a folder that you can write to")
+        what = f"{out} cannot be written: {error.strerror}"
+        raise OperatorError("no_folder", what, fix="Choose a file in a folder that you can write to") from error
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 @init.command("pool")

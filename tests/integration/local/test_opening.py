@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from eth_utils.crypto import keccak
 from rich.console import Console
 
 from coordinator.config import CoordinatorConfig
@@ -39,6 +40,8 @@ from covey.local.screen import Screen
 from covey.protocol.ids import PoolId
 
 pytestmark = pytest.mark.integration
+
+PROFILES = Path(__file__).resolve().parents[3] / "configs" / "chains"
 TOKENS = 10**18
 VALIDATORS = ("validator-1", "validator-2")
 
@@ -339,9 +342,48 @@ def test_deploy__chain_with_a_token__writes_a_file_that_others_can_use(contracts
         assert f" deployed at {address}\n" in printed.err
     assert f"chain 31337 from block {made.start_block}\n" in printed.err
     assert made.token == contracts.token.address
-    assert Contracts(ChainClient(rpc), made).pools.count_pools() == 0
+    client = ChainClient(rpc)
+    assert Contracts(client, made).pools.count_pools() == 0
+    paid = client.count_transactions(wallet.address)
+    deploy(token=contracts.token.address, **arguments)
+    assert "SlashingCourt is already deployed at" in capsys.readouterr().err
+    assert (Deployment.load(out), client.count_transactions(wallet.address)) == (made, paid)
+    (tmp_path / "deployment.json.journal").unlink()
     with pytest.raises(OperatorError, match="file_exists"):
         deploy(token=contracts.token.address, **arguments)
+
+
+def test_deploy__profile__bounds_fees_and_names_the_chain(contracts: Contracts, tmp_path: Path):
+    rpc, out, profile = contracts.deployment.rpc_url, tmp_path / "deployment.json", tmp_path / "chain.toml"
+    wallet = save_key(tmp_path / "admin.key", b"\x07" * 32)
+    ChainClient(rpc).request("anvil_setBalance", wallet.address, hex(10**20))
+    arguments = {"rpc": rpc, "key_file": tmp_path / "admin.key", "out": out, "token": contracts.token.address}
+    with pytest.raises(OperatorError, match=r"wrong_chain: .*Base Sepolia, chain 84532, but .* has chain 31337"):
+        deploy(chain=PROFILES / "base-sepolia.toml", **arguments)
+    profile.write_text('name = "Local"\nchain_id = 31337\nfinality = "latest"\nmax_fee_gwei = 1e-9\n')
+    with pytest.raises(TransientError, match="fee_too_high"):
+        deploy(chain=profile, **arguments)
+    profile.write_text('name = "Local"\nchain_id = 31337\nfinality = "latest"\n')
+    deploy(chain=profile, **arguments)
+    assert Deployment.load(out).token == contracts.token.address
+
+
+def test_deploy__verification_files__match_what_is_on_the_chain(contracts: Contracts, tmp_path: Path):
+    rpc, out = contracts.deployment.rpc_url, tmp_path / "net.json"
+    wallet = save_key(tmp_path / "admin.key", b"\x07" * 32)
+    client = ChainClient(rpc)
+    client.request("anvil_setBalance", wallet.address, hex(10**20))
+    deploy(rpc=rpc, key_file=tmp_path / "admin.key", out=out, token=contracts.token.address)
+    made, folder = Deployment.load(out), tmp_path / "net-verification"
+    for name, address in made.get_contracts().items():
+        fields = json.loads((folder / f"{name}.json").read_text())
+        assert (fields["address"], fields["contract"]) == (address, f"contracts/{name}.sol:{name}")
+        assert fields["code_hash"] == "0x" + keccak(client.get_code(address)).hex()
+    arguments = bytes.fromhex(json.loads((folder / "EpochLedger.json").read_text())["constructor_arguments"])
+    constructor = abi_codec.load_artifact("EpochLedger").constructor
+    expected = (made.pool_registry, made.node_registry, made.stake_manager)
+    assert abi_codec.decode_values(constructor, arguments) == expected
+    assert "contracts/EpochLedger.sol" in json.loads((folder / "standard-input.json").read_text())["sources"]
 
 
 @pytest.mark.parametrize(("failing", "is_paid"), [("save", True), ("fsync", False)])
