@@ -49,6 +49,7 @@ GUIDES = (
     "audit-a-verdict.md",
     "use-canaries.md",
     "recover-from-failures.md",
+    "respond-to-an-incident.md",
 )
 """In the order in which their commands run."""
 OWN_MODEL = "your-own-model.md"

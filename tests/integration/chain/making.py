@@ -108,9 +108,9 @@ def make_header(chain, pool: int, *, work_root: str, reward_root: str, units: in
     )
 
 
-def post(chain, pool: int, header: EpochHeader) -> events.EpochPosted:
+def post(chain, pool: int, header: EpochHeader, *, signer: str = "operator") -> events.EpochPosted:
     chain.advance(1)
-    chain.send("operator", chain.contracts.ledger.post(header, {}))
+    chain.send(signer, chain.contracts.ledger.post(header, {}))
     found = History(client=chain.client, contracts=chain.contracts).find_epoch(pool, header.epoch)
     assert found is not None
     return found
