@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from coordinator.config import CoordinatorConfig
 from covey import cli
 
 pytestmark = pytest.mark.unit
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OWN = [name for name, service in COMPOSE["services"].items() if "covey" in service["image"]]
@@ -59,7 +61,7 @@ def test_units__systemd__has_no_complaint(tmp_path: Path):
 def test_compose__command_and_settings__are_coveys(name: str):
     service = COMPOSE["services"][name]
     parse([fill(part) for part in service["command"]])
-    known = {f"COVEY_{field.upper()}" for field in CoordinatorConfig.model_fields}
+    known = {f"COVEY_{field.upper()}" for field in CoordinatorConfig.model_fields} | {"FORWARDED_ALLOW_IPS"}
     assert service.get("environment", {}).keys() <= known
 
 
@@ -83,3 +85,19 @@ def test_compose__volumes_services_and_files__exist():
             job["job_name"]
         ]
         assert job["job_name"] in services
+
+
+def test_pages__process_that_strangers_reach__sees_no_key():
+    pages = COMPOSE["services"]["pages"]
+    assert (pages["volumes"], pages["tmpfs"]) == (["${POOL}:/pool:ro"], ["/pool/keys"])
+    assert "InaccessiblePaths=-/srv/covey/keys\n" in (DEPLOY / "systemd/covey-pages.service").read_text()
+
+
+def test_image__source_tree__is_copied_without_keys_and_with_all_that_the_package_is_built_from():
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    copied = {line[1:] for line in lines if line.startswith("!")}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {*build["packages"], *build["force-include"], "pyproject.toml", "constraints.txt"} <= copied
+    assert lines[0] == "*"
+    assert all((ROOT / each).exists() for each in copied)
+    assert "**/*.key" in lines
