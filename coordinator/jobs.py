@@ -229,6 +229,13 @@ def close_epoch(ctx: Context, *, epoch: int) -> None:
             is_recorded = epoch_closing.record_closed(repository, closed)
     if not is_recorded:
         raise TransientError("epoch_changed", f"an epoch was disabled while epoch {epoch} was computed")
+    if ctx.ledger.header_quorum:
+        get_logger().warning(
+            "an epoch waits for signatures of validators: run covey epoch sign and covey epoch post with its file",
+            epoch=epoch,
+            file=build_epoch_key(ctx.config.pool, closed.header.data_hash),
+            required=ctx.ledger.header_quorum,
+        )
     ctx.jobs.trigger("post_epoch", epoch=epoch)
     ctx.jobs.trigger("close_epoch", epoch=epoch + 1)  # It may wait for the hash of this one.
 
@@ -255,8 +262,11 @@ def fill_epoch(ctx: Context, number: int) -> bool:
 def post_epoch(ctx: Context, *, epoch: int) -> None:
     """Add an intent that posts a closed epoch, once the previous one is posted and the ledger accepts another one.
 
-    Only the time of a block closes a pool that has ended, as in `begin_epoch`.
+    Only the time of a block closes a pool that has ended, as in `begin_epoch`. In a pool with a `header_quorum` nothing
+    is added, because the ledger would refuse a header without signatures of validators.
     """
+    if ctx.ledger.header_quorum:
+        return
     with ctx.database.read() as repository:
         if repository.get_fact("closed") or settlement.find_try(repository, ctx.ledger, epoch, now=ctx.clock()) is None:
             return

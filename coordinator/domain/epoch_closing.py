@@ -29,7 +29,7 @@ from coordinator.domain.settlement import (
     read_prices,
 )
 from covey.errors import TransientError
-from covey.protocol import canonical, merkle
+from covey.protocol import merkle
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
@@ -126,18 +126,8 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
     rewards = _sum_rewards(repository, ledger, number)
     # Anyone can build the header from this file and its hash.
     file = EpochFile(pool=ledger.pool, epoch=number, previous_hash=previous_hash, leaves=leaves, rewards=rewards)
-    data = file.to_bytes()
-    header = EpochHeader(
-        pool=ledger.pool,
-        epoch=number,
-        work_root=compute_work_root(leaves),
-        reward_root=file.build_reward_tree(chain=ledger.chain_id, ledger=ledger.address).root,
-        leaf_count=len(leaves),
-        units=sum(leaf.units for leaf in leaves),
-        data_hash=canonical.sha256(data),
-        previous_hash=previous_hash,
-    )
-    return ClosedEpoch(header=header, data=data, rewards=rewards, disabled=disabled)
+    header = file.build_header(chain=ledger.chain_id, ledger=ledger.address)
+    return ClosedEpoch(header=header, data=file.to_bytes(), rewards=rewards, disabled=disabled)
 
 
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:

@@ -34,6 +34,8 @@ class Ledger:
     """Minimum time in seconds between two postings, by the chain's clock."""
     windows: int
     """Time in seconds from the posting of an epoch until it is final."""
+    header_quorum: int = 0
+    """Number of validators that must sign the header of an epoch. If it is not 0, `covey epoch post` posts epochs."""
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:

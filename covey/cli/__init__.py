@@ -18,6 +18,7 @@ from covey.cli import (
     demo_command,
     devnet,
     disputes,
+    epoch_commands,
     eval_command,
     filter_command,
     governance,
@@ -105,6 +106,8 @@ app.add_typer(rewards.rewards, name="rewards")
 app.add_typer(submission_commands.submissions, name="submissions")
 app.add_typer(rollouts_command.rollouts, name="rollouts")
 app.add_typer(policy_commands.policy, name="policy")
+governance.epoch.command("sign")(epoch_commands.epoch_sign)
+governance.epoch.command("post")(epoch_commands.epoch_post)
 app.add_typer(governance.epoch, name="epoch")
 app.add_typer(governance.case, name="case")
 app.add_typer(coordinator, name="coordinator")

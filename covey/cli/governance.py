@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from covey.protocol.ids import Address, Hash
 
 case = typer.Typer(help="Show, open, veto and execute slashing cases.", no_args_is_help=True)
-epoch = typer.Typer(help="Disable epochs that the operator has posted.", no_args_is_help=True)
+epoch = typer.Typer(help="Sign and post epochs as validators, and disable posted ones.", no_args_is_help=True)
 
 ReceiptHash = Annotated[
     str, typer.Argument(help="Hash of the receipt that the case is about, as shown by covey case show.")

@@ -14,6 +14,9 @@ from covey.protocol.ids import Address, Hash, PoolId
 from covey.protocol.merkle import MerkleTree, build_reward_tree
 from covey.protocol.prices import compute_reward
 
+_MALFORMED = (AttributeError, KeyError, TypeError, ValueError, RecursionError, ProtocolError)
+"""Errors of a file whose values have other types than they should."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFile:
@@ -50,26 +53,68 @@ class EpochFile:
                 "digest_mismatch", f"the file of epoch {header.epoch} does not have the hash that is on chain"
             )
         try:
-            values = from_json(data)
-            file = cls(
-                pool=PoolId(values["pool"]),
-                epoch=values["epoch"],
-                previous_hash=Hash(values["previous_hash"]),
-                leaves=[WorkLeaf(**{name: leaf[name] for name in WorkLeaf.__slots__}) for leaf in values["leaves"]],
-                rewards=dict(_read_reward(*item) for item in values["rewards"].items()),
-            )
+            file = cls._parse(data)
             work_root = MerkleTree([leaf.compute_hash() for leaf in file.leaves]).root
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise _build_bad(header, "contains malformed leaves or rewards") from error
-        if len({leaf.receipt_hash for leaf in file.leaves}) != len(file.leaves):
-            raise _build_bad(header, "has two leaves of one receipt")
+        except _MALFORMED as error:
+            raise _build_bad(header.epoch, "contains malformed leaves or rewards") from error
+        if file._has_doubles():
+            raise _build_bad(header.epoch, "has two leaves of one receipt")
         if work_root != header.work_root:
-            raise _build_bad(header, "has leaves with another Merkle root than the one that is on chain")
+            raise _build_bad(header.epoch, "has leaves with another Merkle root than the one that is on chain")
         units = sum(leaf.units for leaf in file.leaves)
         said = (file.pool, file.epoch, file.previous_hash, len(file.leaves), units)
         if said != (header.pool, header.epoch, header.previous_hash, header.leaf_count, header.units):
-            raise _build_bad(header, f"says {said}, which contradicts its header")
+            raise _build_bad(header.epoch, f"says {said}, which contradicts its header")
+        if header.verdicts:
+            raise _build_bad(header.epoch, f"counts no verdicts, but its header reserves fees for {header.verdicts}")
         return file
+
+    @classmethod
+    def from_unposted(cls, data: bytes, *, chain: int, ledger: Address) -> tuple["EpochFile", EpochHeader]:
+        """Read a file that no header is known of, and build its header.
+
+        Raises ProtocolError("bad_epoch") if it is malformed, or is not in the form in which `to_bytes` writes it.
+        """
+        try:
+            file = cls._parse(data)
+            header = file.build_header(chain=chain, ledger=ledger)
+            is_canonical = file.to_bytes() == data
+        except _MALFORMED as error:
+            raise ProtocolError("bad_epoch", "the file of an epoch contains malformed values") from error
+        if not is_canonical:
+            raise _build_bad(file.epoch, "is not written in the canonical form")
+        if file._has_doubles():
+            raise _build_bad(file.epoch, "has two leaves of one receipt")
+        return file, header
+
+    def build_header(self, *, chain: int, ledger: Address) -> EpochHeader:
+        """Return the header that posts the epoch."""
+        header = EpochHeader(
+            pool=self.pool,
+            epoch=self.epoch,
+            work_root=MerkleTree([leaf.compute_hash() for leaf in self.leaves]).root,
+            reward_root=self.build_reward_tree(chain=chain, ledger=ledger).root,
+            leaf_count=len(self.leaves),
+            units=sum(leaf.units for leaf in self.leaves),
+            data_hash=canonical.sha256(self.to_bytes()),
+            previous_hash=self.previous_hash,
+        )
+        header.compute_hash()  # Raises if a field does not fit its type.
+        return header
+
+    @classmethod
+    def _parse(cls, data: bytes) -> "EpochFile":
+        values = from_json(data)
+        return cls(
+            pool=PoolId(values["pool"]),
+            epoch=values["epoch"],
+            previous_hash=Hash(values["previous_hash"]),
+            leaves=[WorkLeaf(**{name: leaf[name] for name in WorkLeaf.__slots__}) for leaf in values["leaves"]],
+            rewards=dict(_read_reward(*item) for item in values["rewards"].items()),
+        )
+
+    def _has_doubles(self) -> bool:
+        return len({leaf.receipt_hash for leaf in self.leaves}) != len(self.leaves)
 
     def build_reward_tree(self, *, chain: int, ledger: Address) -> MerkleTree:
         """Return the Merkle tree of all total rewards, whose root is in the header."""
@@ -127,5 +172,5 @@ def _read_reward(account: str, amount: str) -> tuple[Address, int]:
     return Address(account), value
 
 
-def _build_bad(header: EpochHeader, what: str) -> ProtocolError:
-    return ProtocolError("bad_epoch", f"the file of epoch {header.epoch} {what}")
+def _build_bad(epoch: int, what: str) -> ProtocolError:
+    return ProtocolError("bad_epoch", f"the file of epoch {epoch} {what}")

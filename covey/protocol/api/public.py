@@ -75,6 +75,8 @@ class EpochView(Body):
     reward_root: HashText
     leaf_count: int
     units: int
+    verdicts: int = 0
+    """Number of verdicts for which the epoch pays a fee. Coordinators count none yet."""
     data_hash: HashText
     """SHA-256 of the epoch's file, which contains its leaves and rewards."""
     previous_hash: HashText

@@ -12,11 +12,13 @@ from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.db.database_outbox import DatabaseOutbox
+from coordinator.domain import settlement
 from coordinator.queue.routes import ROUTES, JobQueue
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
 from covey.errors import TransientError
 from covey.object_store import LinkSigner, ObjectStore
+from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.verdict import Decision
 from tests.fakes.pool import POOL, FakePool, make_address, make_hash, make_ledger
@@ -199,6 +201,21 @@ def test_post_epoch__first_epoch__is_posted_while_the_chains_node_is_gone(ctx: S
     ctx.client.get_block = fail
     ctx.jobs.run_all(ctx)
     assert list_posted(pool) == [f"epoch/{POOL}/0/0"]
+
+
+def test_post_epoch__header_quorum__waits_for_validators_with_its_file_in_the_store(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    ctx.ledger = make_ledger(header_quorum=2)
+    close_first_epoch(ctx, pool)
+    settle(ctx)
+    assert list_posted(pool) == []
+    with pool.database.read() as rows:
+        key = f"epochs/{POOL}/{rows.get_epoch(0).data_hash}.json"
+    data = ctx.store.get(key, max_bytes=10_000)
+    _, header = EpochFile.from_unposted(data, chain=ctx.ledger.chain_id, ledger=ctx.ledger.address)
+    with pool.database.read() as rows:
+        assert header == settlement.build_header(rows.get_epoch(0), POOL), "validators sign what the coordinator closed"
 
 
 def list_posted(pool: FakePool) -> list[str]:

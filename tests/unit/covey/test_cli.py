@@ -122,6 +122,8 @@ def test_commands__are_those_of_the_roles_and_tools():
         "policy verify",
         "relay status",
         "epoch disable",
+        "epoch post",
+        "epoch sign",
         "case execute",
         "case show",
         "case veto",

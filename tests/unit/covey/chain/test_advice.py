@@ -7,10 +7,10 @@ pytestmark = pytest.mark.unit
 
 NOT_MET_BY_COMMANDS = {
     # Errors of calls that only roles and contracts send, not commands.
-    *("BondTooSmall", "FindingExpired", "NoFreeStake", "NotCourt", "NotLedger", "NotLiable", "NothingToAnswer"),
+    *("FindingExpired", "NoFreeStake", "NotCourt", "NotLedger", "NotLiable", "NothingToAnswer"),
     *("NotSelf", "TooManyVerdicts"),
-    *("PoolClosed", "QuorumNotReached", "TooManyUnits", "UnknownStep", "UnorderedValidators", "WrongBond"),
-    *("WrongDeployment", "WrongEpoch", "WrongHeader", "WrongLeaf", "WrongPreviousHash", "WrongStep", "ZeroHash"),
+    *("UnknownStep", "UnorderedValidators", "WrongBond"),
+    *("WrongDeployment", "WrongHeader", "WrongLeaf", "WrongStep", "ZeroHash"),
     # Errors of OpenZeppelin that the typed calls cannot cause.
     *(
         "AccessControlBadConfirmation",

@@ -120,6 +120,7 @@ def test_check__false_root__is_found(
         {"reward_root": ZERO_HASH},
         {"leaf_count": 2},
         {"units": 1},
+        {"verdicts": 1},
         {"previous_hash": ZERO_HASH},
         {"pool": 2},
         {"epoch": 5},
@@ -150,3 +151,39 @@ def test_from_bytes__malformed_rewards__are_refused(rewards: object):
     data = canonical.to_bytes(from_json(file.to_bytes()) | {"rewards": rewards})
     with pytest.raises(ProtocolError, match="bad_epoch"):
         EpochFile.from_bytes(data, replace(header, data_hash=canonical.sha256(data)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_from_unposted__honest_file__has_the_header_that_proves_it(seed: int):
+    draw = random.Random(seed)
+    leaves = [draw_leaf(draw, number) for number in range(draw.randrange(1, 20))]
+    file, header = build(leaves, earn(leaves, BEFORE))
+    assert EpochFile.from_unposted(file.to_bytes(), chain=CHAIN, ledger=LEDGER) == (file, header)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": -1},
+        {"epoch": True},
+        {"epoch": 1 << 64},
+        {"pool": "1"},
+        {"previous_hash": "0x12"},
+        {"leaves": [{}]},
+        {"leaves": None},
+        {"rewards": {"0x": "5"}},
+        {"more": 1},
+    ],
+)
+def test_from_unposted__malformed_or_not_canonical__is_refused(changes: dict[str, object]):
+    file, _ = build([], {})
+    data = canonical.to_bytes(from_json(file.to_bytes()) | changes)
+    with pytest.raises(ProtocolError, match="bad_epoch"):
+        EpochFile.from_unposted(data, chain=CHAIN, ledger=LEDGER)
+
+
+def test_from_unposted__spaces_or_a_receipt_twice__is_refused():
+    leaf = draw_leaf(random.Random(1), 1)
+    for data in (build([leaf], {})[0].to_bytes() + b" ", build([leaf, leaf], {})[0].to_bytes(), b"", b"[" * 100_000):
+        with pytest.raises(ProtocolError, match="bad_epoch"):
+            EpochFile.from_unposted(data, chain=CHAIN, ledger=LEDGER)
