@@ -24,6 +24,7 @@ MODULES = {
     "shardcast": "benchmarks.network.broadcast_speed",
     "ready": "benchmarks.network.time_to_ready",
     "fanout": "benchmarks.network.fan_out",
+    "expected-pay": "benchmarks.network.expected_pay",
     "coordinator": "benchmarks.network.coordinator",
     "scale": "benchmarks.network.coordinator_scale",
     "pages": "benchmarks.network.pages_speed",
