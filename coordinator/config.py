@@ -44,6 +44,8 @@ class CoordinatorConfig(MetricsSettings, FeeSettings):
     `covey coordinator serve`. 0: none."""
     pages_port: int = Field(default=8004, ge=0, le=65535)
     """Port of the pages for people, which `covey coordinator pages` serves on `host`."""
+    pages_metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port on which `covey coordinator pages` answers `GET /metrics` on `metrics_host`. 0: none."""
     pages_url: str = ""
     """Public base URL of the pages, to which the API's `/` leads. Empty: http:// with the host of
     `authority` and `pages_port`."""
@@ -124,6 +126,10 @@ class CoordinatorConfig(MetricsSettings, FeeSettings):
     @property
     def jobs_metrics(self) -> MetricsSettings:
         return MetricsSettings(metrics_host=self.metrics_host, metrics_port=self.jobs_metrics_port)
+
+    @property
+    def pages_metrics(self) -> MetricsSettings:
+        return MetricsSettings(metrics_host=self.metrics_host, metrics_port=self.pages_metrics_port)
 
     @property
     def metrics_folder(self) -> Path:

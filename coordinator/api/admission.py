@@ -97,7 +97,7 @@ class Admission:
         try:
             await self._app(scope, receive, note)
         finally:
-            self._meters.note_answer(_name_route(scope), status=status, seconds=time.monotonic() - begun)
+            self._meters.note_answer(name_route(scope), status=status, seconds=time.monotonic() - begun)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         """Check a request, and return the function from which its body is received. Raises CoveyError if refused."""
@@ -161,7 +161,7 @@ def _find_role(scope: Scope) -> Role | None:
     return _ROLES.get(scope["path"][4:].partition("/")[0])
 
 
-def _name_route(scope: Scope) -> str:
+def name_route(scope: Scope) -> str:
     """Return the method and the path of the route that has answered. Peers choose no part of it."""
     route = scope.get("route")
     return "none" if route is None else f"{scope['method']} {route.path}"

@@ -7,6 +7,7 @@ from threading import Event as Flag
 
 import uvloop
 
+from coordinator.api.process.meters import Meters
 from coordinator.app import find_params, read_pool_unit
 from coordinator.config import CoordinatorConfig
 from coordinator.db.database import Database
@@ -28,6 +29,7 @@ from covey.runtime.connections import ConnectionLimits
 from covey.runtime.cycle import stop_signals
 from covey.runtime.http import serve_http
 from covey.runtime.log import configure, get_logger
+from covey.runtime.prometheus import serve_metrics
 
 NICENESS = 5
 """How much the process yields to others on its machine: viewers must not delay the claims of nodes."""
@@ -80,12 +82,12 @@ def serve(config: CoordinatorConfig) -> None:
     """Serve the pages until a stop signal."""
     configure("pages", level=config.log_level)
     os.nice(NICENESS)
-    ctx = build(config)
+    ctx, meters = build(config), Meters()
 
     async def run() -> None:
         with stop_signals(ctx.stop):
             await serve_http(
-                build_pages(ctx),
+                build_pages(ctx, meters),
                 host=config.host,
                 port=config.pages_port,
                 stop=ctx.stop,
@@ -95,6 +97,7 @@ def serve(config: CoordinatorConfig) -> None:
                 limits=ConnectionLimits(connections=config.connections),
             )
 
-    uvloop.run(run())
+    with serve_metrics(config.pages_metrics, *meters):
+        uvloop.run(run())
     ctx.executor.close()
     ctx.database.close()

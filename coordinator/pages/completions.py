@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from coordinator.pages.context import PagesContext
-from covey.environments.answer_extraction import THINK_TAGS
+from covey.environments.answer_extraction import read_tags
 from covey.environments.base import EnvironmentSpec
 from covey.environments.length_costs import LengthCosts
 from covey.errors import OperatorError, ProtocolError
@@ -86,6 +86,7 @@ class _Texts:
 
     def __init__(self, ctx: PagesContext) -> None:
         self._tokenizer: Any = None
+        _, self._closing = read_tags(ctx.params.environment.options)
         if not ctx.config.pages_tokenizer:
             return
         from covey.model.policy_files import load_end_tokens, load_tokenizer
@@ -99,7 +100,7 @@ class _Texts:
 
     def show(self, row: Rollout) -> ShownCompletion:
         question, text = self._decode(row)
-        head, tag, answer = text.rpartition(THINK_TAGS[1])
+        head, tag, answer = text.rpartition(self._closing)
         task = cost = None
         if self._tokenizer is not None:
             task, cost = self._costs.split(row.reward, question, completion_tokens=len(row.tokens))

@@ -53,7 +53,7 @@ async def get_overview(pages: Pages, request: Request) -> Response:
 
 
 @router.get("/rates", response_model=RatesView)
-async def get_rates(pages: Pages, request: Request, minutes: Annotated[int, Query(ge=1, le=1440)] = 180) -> Response:
+async def get_rates(pages: Pages, request: Request, minutes: Annotated[int, Query(ge=1, le=200)] = 180) -> Response:
     """What was submitted and decided in each of the last minutes."""
     return await _send(
         pages, request, lambda rows: pool_views.build_rates(rows, now=pages.ctx.clock(), minutes=minutes)

@@ -6,9 +6,11 @@ A request counts by its rows before it is answered, and by the CPU time of its a
 import time
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.api.admission import name_route
 from coordinator.api.error_answers import describe_error
+from coordinator.api.process.meters import Meters
 from coordinator.api.request_cost import ROWS_PER_REQUEST, compute_cost
 from covey.errors import ProtocolError
 from covey.runtime.rate_limit import TokenBuckets, group_address
@@ -27,9 +29,9 @@ _SPENT = "covey.cpu_seconds"
 class Guard:
     """ASGI middleware of the pages."""
 
-    def __init__(self, app: ASGIApp, *, requests_per_s: float) -> None:
+    def __init__(self, app: ASGIApp, *, requests_per_s: float, meters: Meters) -> None:
         """`requests_per_s` is the rate that one address may keep up. Four seconds' worth can come at once."""
-        self._app = app
+        self._app, self._meters = app, meters
         self._addresses = TokenBuckets(rate=requests_per_s, burst=4 * requests_per_s)
         self._requests_per_cpu_s = requests_per_s / CPU_SHARE
 
@@ -40,11 +42,21 @@ class Guard:
         try:
             self._admit(scope)
         except ProtocolError as error:
+            self._meters.refusals.labels(error.code).inc()
             await _refuse(send, error)
             return
+        status, begun = 500, time.monotonic()
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, note)
         finally:
+            self._meters.note_answer(name_route(scope), status=status, seconds=time.monotonic() - begun)
             if spent_s := scope.get(_SPENT):
                 self._addresses.charge(_get_client(scope), spent_s * self._requests_per_cpu_s, now=time.monotonic())
 

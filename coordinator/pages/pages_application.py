@@ -9,6 +9,7 @@ from fastapi.staticfiles import StaticFiles
 
 from coordinator.api.documented_answers import name_refusals
 from coordinator.api.error_answers import add_error_handlers
+from coordinator.api.process.meters import Meters
 from coordinator.pages import data_routes, evidence_routes, html_routes
 from coordinator.pages.context import PagesContext
 from coordinator.pages.guard import Guard
@@ -39,8 +40,8 @@ def build_routes() -> FastAPI:
     return app
 
 
-def build_pages(ctx: PagesContext) -> FastAPI:
-    """Return the application of one pool's pages."""
+def build_pages(ctx: PagesContext, meters: Meters | None = None) -> FastAPI:
+    """Return the application of one pool's pages, whose requests `meters` count."""
     state = build_state(ctx)
 
     @asynccontextmanager
@@ -52,7 +53,7 @@ def build_pages(ctx: PagesContext) -> FastAPI:
     app.router.lifespan_context = run
     app.state.pages = state
     add_error_handlers(app, ctx.clock)
-    app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s)
+    app.add_middleware(Guard, requests_per_s=ctx.config.requests_per_s, meters=meters or Meters())
     app.add_middleware(OpenOrigins)
     app.add_middleware(PageHeaders)
     return app

@@ -37,7 +37,7 @@ ALARMS: Mapping[str, AlarmKind] = {
     **{sign.value: AlarmKind(f"The run may not learn: {sign.sentence}.", f"{sign.advice}.") for sign in LearningSign},
     "chain_silent": AlarmKind("The chain's node has not answered the pages yet.", "Check the setting rpc_url."),
     "too_few_validators": AlarmKind(
-        "Fewer validators have their bond and their seat than a verdict takes.",
+        "Fewer bonded validators are active than a verdict requires.",
         "Have each validator bond its stake with covey stake add.",
     ),
     "judging_late": AlarmKind(

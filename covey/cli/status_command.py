@@ -90,7 +90,8 @@ class _Seen:
         try:
             asyncio.run(self._ask(url, addresses))
         except CoveyError as error:
-            self.problem = f"{url} does not answer: {error.message}"
+            who = f"the pages at {self.pages} do" if self.pages else f"{url} does"
+            self.problem = f"{who} not answer: {error.message}"
 
     async def _ask(self, url: str, addresses: list[Any]) -> None:
         from covey.network.coordinator_client import CoordinatorClient

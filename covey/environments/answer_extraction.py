@@ -38,6 +38,14 @@ _TAB = 4
 """Columns to which a tab extends, as in CommonMark."""
 
 
+def read_tags(options: object) -> tuple[str, str]:
+    """Return the tags of the thinking part from the options of an environment, which may be damaged."""
+    match options:
+        case {"thinking_tags": [str(opening), str(closing)]} if opening and closing:
+            return opening, closing
+    return THINK_TAGS
+
+
 def strip_thinking(text: str, *, tags: tuple[str, str] = THINK_TAGS, required: bool = False) -> str | None:
     """Return the part of a completion that follows the thinking part, or None if the thinking part does not end.
 

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class BoundedExecutor:
-    """Example: `await Lane("chain", threads=4, patience_s=10).run(lambda: client.get_block("latest"))`."""
+    """Example: `await BoundedExecutor("chain", threads=4, patience_s=10).run(lambda: client.get_block("latest"))`."""
 
     def __init__(self, name: str, *, threads: int, patience_s: float, waiting: int = 256) -> None:
         """`name` is that of the dependency in errors. At most `waiting` calls are under way or wait."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from covey.environments.answer_extraction import THINK_TAGS
+from covey.environments.answer_extraction import THINK_TAGS, read_tags
 from covey.runtime.flat_tables import flatten
 from covey.standalone.manifest import RunManifest
 from trainer.monitoring.run_page import SettingsTable
@@ -32,11 +32,7 @@ def spell(value: Any) -> str:
 
 def find_thinking_tags(params: Any) -> tuple[str, str]:
     """Return the tags of the thinking part of completions, from parameters of a run that may be damaged."""
-    try:
-        tags = params["environment"]["options"]["thinking_tags"]
-    except (LookupError, TypeError):  # an environment without these options
-        return THINK_TAGS
-    match tags:
-        case [str(opening), str(closing)] if opening and closing:
-            return opening, closing
+    match params:
+        case {"environment": {"options": options}}:
+            return read_tags(options)
     return THINK_TAGS

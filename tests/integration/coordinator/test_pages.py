@@ -36,8 +36,9 @@ async def await_answer(client: httpx.AsyncClient, path: str) -> httpx.Response:
 
 @pytest.fixture
 async def processes(running: Chain, tmp_path) -> AsyncIterator[CoordinatorProcesses]:
-    (port,) = find_free_ports(1)
-    started = CoordinatorProcesses(running, create_pool(running, make_params()), tmp_path, pages_port=port)
+    port, metrics_port = find_free_ports(2)
+    pool = create_pool(running, make_params())
+    started = CoordinatorProcesses(running, pool, tmp_path, pages_port=port, pages_metrics_port=metrics_port)
     try:
         yield started
     finally:
@@ -60,6 +61,9 @@ async def test_pages__started_before_serve__show_the_pool_and_its_events(process
         async with httpx.AsyncClient(base_url=config.base_url, trust_env=False) as api:
             answer = await await_answer(api, "/")
             assert (answer.status_code, answer.headers["location"]) == (307, f"{config.pages_base_url}/")
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+        metrics = (await client.get(f"http://127.0.0.1:{config.pages_metrics_port}/metrics")).text
+    assert 'covey_request_seconds_count{route="GET /v1/overview"}' in metrics
     pages.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(pages.wait, HANG_S) == 0
 

@@ -7,13 +7,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from coordinator.api.process.meters import Meters
 from coordinator.pages.guard import Guard, charge
 
 pytestmark = pytest.mark.unit
 
 
 async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_its_burst():
-    app = Guard(Starlette(routes=[Route("/v1/nodes", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
+    app = Guard(
+        Starlette(routes=[Route("/v1/nodes", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6, meters=Meters()
+    )
     app._addresses._burst = 10.0
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
@@ -23,7 +26,7 @@ async def test_guard__one_address_asks_for_the_largest_lists__is_refused_after_i
 
 
 async def test_guard__a_request_that_writes__is_refused():
-    transport = httpx.ASGITransport(app=Guard(Starlette(), requests_per_s=100))
+    transport = httpx.ASGITransport(app=Guard(Starlette(), requests_per_s=100, meters=Meters()))
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
         answer = await client.post("/")
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
@@ -36,7 +39,7 @@ async def test_charge__answers_that_took_cpu_time__use_up_the_rate_of_their_view
         charge(request, 0.4)
         return PlainTextResponse("yes")
 
-    app = Guard(Starlette(routes=[Route("/", answer)]), requests_per_s=100.0)
+    app = Guard(Starlette(routes=[Route("/", answer)]), requests_per_s=100.0, meters=Meters())
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
         answers = [await client.get("/") for _ in range(5)]
@@ -44,7 +47,9 @@ async def test_charge__answers_that_took_cpu_time__use_up_the_rate_of_their_view
 
 
 async def test_guard__small_limit_on_a_page__makes_it_no_cheaper():
-    app = Guard(Starlette(routes=[Route("/", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6)
+    app = Guard(
+        Starlette(routes=[Route("/", lambda _: PlainTextResponse("yes"))]), requests_per_s=1e-6, meters=Meters()
+    )
     app._addresses._burst = 4.0
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pages") as client:
