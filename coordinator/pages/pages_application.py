@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 
 from coordinator.api.documented_answers import name_refusals
 from coordinator.api.error_answers import add_error_handlers
@@ -14,6 +13,7 @@ from coordinator.pages import data_routes, evidence_routes, html_routes
 from coordinator.pages.context import PagesContext
 from coordinator.pages.guard import Guard
 from coordinator.pages.pages_state import build_state
+from covey.reporting.page_assets import serve_assets
 from covey.reporting.page_headers import PageHeaders
 from covey.reporting.page_templates import ASSETS
 from covey.runtime.open_origins import OpenOrigins
@@ -33,8 +33,8 @@ def build_routes() -> FastAPI:
     """Return an application with all routes, which is enough for its OpenAPI document."""
     app = FastAPI(title="Covey pages", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None)
     app.include_router(data_routes.router, responses=name_refusals(404, 422, 429, 503))
-    app.mount("/assets/pool", StaticFiles(directory=OWN_ASSETS))
-    app.mount("/assets", StaticFiles(directory=ASSETS))
+    app.mount("/assets/pool", serve_assets(OWN_ASSETS))
+    app.mount("/assets", serve_assets(ASSETS))
     for router in (html_routes.router, evidence_routes.router):
         app.include_router(router, include_in_schema=False)
     return app

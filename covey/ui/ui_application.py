@@ -8,11 +8,11 @@ from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from covey.errors import ProtocolError
+from covey.reporting.page_assets import serve_assets
 from covey.reporting.page_headers import PageHeaders
 from covey.reporting.page_templates import ASSETS, PageTemplates
 from covey.runtime.cycle import stop_signals
@@ -33,7 +33,7 @@ def build_ui(folders: RunFolders) -> FastAPI:
     """Return the application for a folder of runs. It only reads."""
     reader, templates = RunReader(folders), PageTemplates(Path(__file__).parent / "templates")
     app = FastAPI(title="Covey runs", openapi_url=None)
-    app.mount("/assets", StaticFiles(directory=ASSETS))
+    app.mount("/assets", serve_assets(ASSETS))
 
     def show(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         common = {"name": folders.path.name or "/", "folder": str(folders.path), "path": request.url.path}

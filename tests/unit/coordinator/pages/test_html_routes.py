@@ -188,6 +188,17 @@ async def test_leaf__of_a_closed_epoch__is_in_its_tree(cheated: tuple[httpx.Asyn
     assert (await client.get(f"/v1/epochs/0/leaves/{make_hash('other')}")).json()["code"] == "no_leaf"
 
 
+async def test_assets__asked_for_twice__are_compressed_kept_and_not_sent_again(
+    cheated: tuple[httpx.AsyncClient, str],
+):
+    client, _ = cheated
+    first = await client.get("/assets/htmx-2.0.11.min.js", headers={"accept-encoding": "gzip"})
+    assert first.content == (ASSETS / "htmx-2.0.11.min.js").read_bytes()
+    assert (first.headers["content-encoding"], first.headers["cache-control"]) == ("gzip", "public, max-age=3600")
+    again = await client.get("/assets/htmx-2.0.11.min.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "public, max-age=3600")
+
+
 def test_assets__all_together__are_at_most_120_kb():
     files = [*ASSETS.iterdir(), *OWN_ASSETS.iterdir()]
     assert sum(file.stat().st_size for file in files if not file.name.startswith("LICENSE")) <= 120_000
