@@ -1,8 +1,9 @@
 """Pages of a pool of 10,000 nodes and a million submissions: time of each page, events to 200 viewers, and heartbeats.
 
 The rows are written directly. Each request is for another node, address, submission or part of a list, so no answer is
-kept from an earlier one. Then a node sends heartbeats to the API: alone, while 200 viewers listen to events, and while
-200 readers, each of its own address, ask for the largest lists as fast as they can.
+kept from an earlier one. Pages that all viewers share are asked for once they are outdated. Then a node sends
+heartbeats to the API: alone, while 200 viewers listen to events, and while 200 readers, each of its own address, ask
+for the largest lists as fast as they can.
 """
 
 import argparse
@@ -11,9 +12,9 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from threading import Event as Flag
 
@@ -34,8 +35,12 @@ BARS = {
     "heartbeat_p99_ratio_with_viewers": Bar(most=1.1),
     "heartbeat_p99_ratio_with_readers": Bar(most=1.2),
 }
-_REQUESTS = 40
-"""Number of requests for each page."""
+_REQUESTS, _LOOKS, _LOOK_S = 40, 12, 1.1
+"""Number of requests for each page, and for each shared page, which is asked for every _LOOK_S seconds."""
+SHARED = {"pool": "/", "overview": "/v1/overview", "cases": "/cases", "validators": "/validators"}
+"""Pages that all viewers share. They are kept for a second, so each request comes after that."""
+_ADDRESSES = 8
+"""Number of addresses that ask for a page in turn, because each has a rate limit."""
 _VIEWERS = 200
 _BEATS, _BEAT_S = 300, 0.05
 _INSTANCE = "1" * 32
@@ -51,8 +56,6 @@ def list_paths(database: Database, crowd: Crowd) -> dict[str, list[str]]:
     contributors = [item.contributor for item in nodes]
     addresses = [f"/v1/addresses/{address}" for address in contributors]
     return {
-        "pool": [f"/?{i}" for i in range(_REQUESTS)],
-        "overview": [f"/v1/overview?{i}" for i in range(_REQUESTS)],
         "nodes": [f"/nodes?after={item.address}" for item in nodes],
         "node": [f"/nodes/{item.address}" for item in nodes],
         "address": [f"/addresses/{address}" for address in contributors],
@@ -69,8 +72,7 @@ def list_paths(database: Database, crowd: Crowd) -> dict[str, list[str]]:
         "epoch": [f"/epochs/{i}" for i in range(min(_REQUESTS, crowd.epochs))],
         "largest": [f"/v1/epochs/{i}/submissions?limit=200" for i in range(min(_REQUESTS, crowd.epochs))],
         "policies": [f"/policies?before={i}" for i in range(1, _REQUESTS + 1)],
-        "cases": [f"/cases?{i}" for i in range(_REQUESTS)],
-        "validators": [f"/validators?{i}" for i in range(_REQUESTS)],
+        **{name: [path] * _LOOKS for name, path in SHARED.items()},
     }
 
 
@@ -84,13 +86,25 @@ def measure_pages(service: Service, paths: dict[str, list[str]]) -> list[Measure
     """Return the 95th percentile of each page, and the largest of them. One request of each page comes before."""
     found, slowest, url = [], 0.0, f"http://127.0.0.1:{service.pages_port}"
     for number, (name, requests) in enumerate(paths.items(), start=1):
-        way = httpx.HTTPTransport(local_address=f"127.0.3.{number}")  # An address of its own has its own rate limit.
-        with httpx.Client(base_url=url, transport=way, trust_env=False, timeout=60) as http:
-            http.get(requests[0]).raise_for_status()
+        with ExitStack() as opened:
+            viewers = [
+                opened.enter_context(
+                    httpx.Client(
+                        base_url=url,
+                        transport=httpx.HTTPTransport(local_address=f"127.0.{number}.{100 + i}"),
+                        trust_env=False,
+                        timeout=60,
+                    )
+                )
+                for i in range(_ADDRESSES)
+            ]
+            viewers[0].get(requests[0]).raise_for_status()
             seconds = []
-            for path in requests[1:] or requests:
+            for viewer, path in zip(cycle(viewers), requests[1:] or requests, strict=False):
+                if name in SHARED:
+                    Flag().wait(_LOOK_S)
                 started = time.monotonic()
-                http.get(path).raise_for_status()
+                viewer.get(path).raise_for_status()
                 seconds.append(time.monotonic() - started)
             value = sorted(seconds)[int(0.95 * len(seconds))]
             slowest = max(slowest, value)
