@@ -13,6 +13,8 @@ from covey.protocol.api.pages import AddressView
 from covey.protocol.ids import Address
 from covey.protocol.prices import compute_reward
 
+MOST_LISTED = 100
+"""Maximum number of nodes, and of cases, that the view of a contributor lists."""
 MOST_EXPLAINED = 20
 """Maximum number of nodes for which it is looked up why no work comes."""
 
@@ -20,7 +22,7 @@ MOST_EXPLAINED = 20
 def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now: float) -> AddressView:
     """Return a contributor. Raises ProtocolError("unknown_address") if it never had a node."""
     standing = rows.find_contributor_item(address)
-    found = rows.list_node_items(contributor=address)
+    found = rows.list_node_items(contributor=address, limit=MOST_LISTED)
     if standing is None and not found:
         raise ProtocolError("unknown_address", f"no node of {address} was ever registered here", status=404)
     sums, prices = rows.sum_submissions(address), ctx.read_prices(rows)
@@ -53,7 +55,7 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         expected_day=compute_reward(hour * (DAY_SECONDS // HOUR_SECONDS), price),
         sentence=explain_work(ctx, rows, address, now=now),
         nodes=tuple(describe_node(item, now) for item in found),
-        cases=tuple(map(describe_case, rows.list_case_items(contributor=address))),
+        cases=tuple(map(describe_case, rows.list_case_items(contributor=address, limit=MOST_LISTED))),
     )
 
 

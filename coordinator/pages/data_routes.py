@@ -89,7 +89,7 @@ async def list_epochs(pages: Pages, request: Request, limit: Limit = 100, before
 
 @router.get("/epochs/{number}", response_model=EpochItemView)
 async def get_epoch(pages: Pages, request: Request, number: Number) -> Response:
-    """One epoch with its transaction and its windows. Raises ProtocolError("unknown_epoch")."""
+    """One epoch with its transaction and the ends of its windows. Raises ProtocolError("unknown_epoch")."""
     return await _send(pages, request, lambda rows: pool_views.get_epoch(pages.ctx, rows, number))
 
 

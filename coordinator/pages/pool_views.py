@@ -192,6 +192,7 @@ def describe_epochs(ctx: PagesContext, rows: Repository, found: Iterable[EpochIt
             closed_at=item.closed_at,
             posted_block=item.posted_block,
             final_at=item.final_at,
+            disable_until=None if item.final_at is None else item.final_at - ctx.terms.veto_window,
             reward=None if item.reward is None else int(item.reward),
             cumulative=None if item.cumulative is None else int(item.cumulative),
             transaction=Hash(transactions[item.number]) if item.number in transactions else None,

@@ -95,6 +95,8 @@ class EpochItemView(Body):
     posted_block: UInt64 | None
     final_at: UInt64 | None
     """Unix seconds from which its rewards can be claimed. None: it is not posted."""
+    disable_until: UInt64 | None
+    """Unix seconds until which the arbiter can disable it. None: it is not posted."""
     reward: Amount | None
     cumulative: Amount | None
     transaction: HashText | None
