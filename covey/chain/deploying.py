@@ -17,7 +17,7 @@ from eth_utils.crypto import keccak
 from covey.chain import abi_codec
 from covey.chain.deploy_journal import DeployAttempt, DeployedContract, DeployJournal, DeployRecord
 from covey.chain.deployment import Deployment
-from covey.chain.fees import FeeLimits
+from covey.chain.fees import FeeLimits, Fees, format_gwei
 from covey.chain.json_rpc import BlockTag, ChainClient
 from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import Wallet
@@ -256,8 +256,16 @@ class _Deploying:
             return contract
         fees = self._limits.choose(base_fee=base_fee, priority_fee=self._client.get_priority_fee())
         if newest is not None:
-            priority_fee = max(fees.priority_fee, newest.priority_fee * 5 // 4)
-            fees = replace(fees, priority_fee=priority_fee, max_fee=max(fees.max_fee, priority_fee))
+            before = Fees(max_fee=newest.max_fee, priority_fee=newest.priority_fee)
+            dearer = self._limits.raise_above(before, fees)
+            if dearer is None:
+                raise TransientError(
+                    "fee_too_high",
+                    f"the transaction that deploys {contract.name} waits with a maximum fee of"
+                    f" {format_gwei(newest.max_fee)}, and max_fee_gwei or max_priority_gwei allows no dearer one. Wait"
+                    " until the base fee falls, or raise them",
+                )
+            fees = dearer
         data = abi_codec.load_artifact(contract.name).bytecode + bytes.fromhex(contract.arguments)
         gas = self._client.estimate_draft({"from": self._deployer.address, "data": "0x" + data.hex()})
         signed = self._deployer.sign_transaction(

@@ -64,7 +64,7 @@ class FeeLimits:
         priority_fee = min(priority_fee, self.max_priority_fee, self.max_fee)
         return Fees(max_fee=min(2 * base_fee + priority_fee, self.max_fee), priority_fee=priority_fee)
 
-    def raise_above(self, replaced: Attempt, fees: Fees) -> Fees | None:
+    def raise_above(self, replaced: Attempt | Fees, fees: Fees) -> Fees | None:
         """Return the fees of a transaction that replaces one, at least `fees`. None if the ceilings do not allow it."""
         priority_fee = max(fees.priority_fee, int(replaced.priority_fee * FEE_STEP) + 1)
         max_fee = max(fees.max_fee, int(replaced.max_fee * FEE_STEP) + 1, priority_fee)

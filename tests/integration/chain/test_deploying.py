@@ -98,6 +98,8 @@ def test_deploy__node_is_lost_while_a_transaction_is_not_mined__goes_on_with_it(
     assert chain.client.count_transactions(deployer) == first
     with pytest.raises(TransientError, match="fee_too_high"):
         resume(chain, journal, token=chain.deployment.token)
+    with pytest.raises(TransientError, match="allows no dearer one"):
+        resume(chain, journal, token=chain.deployment.token, limits=FeeLimits(max_fee=10**13, max_priority_fee=1))
     chain.client.request("evm_setAutomine", True)
     resume(chain, journal, token=chain.deployment.token, limits=FeeLimits(max_fee=10**13))
     record = DeployJournal(journal).record
