@@ -111,6 +111,7 @@ def build(config: CoordinatorConfig, *, clock: Callable[[], float] = time.time) 
             pool=pool,
             prices=contracts.pools.get_prices(pool),
             epoch_units=terms.epoch_units,
+            fees=terms.verdict_fees,
             header_quorum=terms.header_quorum,
             epoch_length=terms.epoch_length,
             windows=terms.challenge_window + terms.veto_window,

@@ -31,6 +31,8 @@ class PoolFunds:
     """Number of posted epochs when `newest_reward` was read. -1: it has not been read."""
     newest_reward: int = 0
     """Reward of the newest posted epoch, in the smallest unit of the pool's token."""
+    newest_fees: int = 0
+    """Part of `newest_reward` that pays for verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ class PoolMoney:
     """Part of the escrow that no posted epoch has promised."""
     newest_reward: int
     """Reward of the newest posted epoch. 0 if there is none."""
+    newest_fees: int
+    """Part of `newest_reward` that pays for verdicts."""
     price: int
     """Highest reward for 1,000,000 units that the next work may get."""
 
@@ -33,10 +35,11 @@ def is_enough(money: PoolMoney, *, waiting_units: int, task_units: int) -> bool:
     """Return whether the free escrow pays for another task.
 
     `waiting_units` are the worker's countersigned units since the newest posted epoch. They are paid before the task.
+    The next epoch is expected to pay as much for verdicts as the newest one.
     An escrow that cannot pay another epoch as large as the newest one is not enough, because an epoch is paid whole
     or not at all.
     """
-    needed = compute_reward(waiting_units + task_units, money.price)
+    needed = compute_reward(waiting_units + task_units, money.price) + money.newest_fees
     return money.free_escrow >= max(needed, money.newest_reward)
 
 
@@ -51,13 +54,15 @@ async def watch_funds(ctx: Context) -> CycleResult:
         if epochs and posted is None:
             return CycleResult.RETRY
         funds.newest_reward = 0 if posted is None else posted.record.reward
+        fees = network.terms.verdict_fees
+        funds.newest_fees = 0 if posted is None else fees.compute_total(posted.header.verdicts)
         funds.epochs, funds.waiting_units = epochs, 0
     read: list[Callable[[], int]] = [
         lambda: contracts.ledger.escrow_of(pool) - contracts.ledger.owed_of(pool),
         lambda: find_highest_price(contracts.pools.get_prices(pool)),
     ]
     free, price = [await asyncio.to_thread(each) for each in read]
-    money = PoolMoney(free_escrow=free, newest_reward=funds.newest_reward, price=price)
+    money = PoolMoney(free_escrow=free, newest_reward=funds.newest_reward, newest_fees=funds.newest_fees, price=price)
     found = is_enough(money, waiting_units=funds.waiting_units, task_units=network.params.max_task_units)
     if found != funds.is_enough:
         funds.is_enough = found

@@ -3,18 +3,20 @@
 They are methods of `coordinator.db.repository.Repository`.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, CursorResult, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from coordinator.db.models import CaseRow, EpochRow, RewardRow, StepRow, SubmissionRow
+from coordinator.db.models import CaseRow, EpochRow, RewardRow, StepRow, SubmissionRow, TurnRow
 from coordinator.db.node_queries import cut
 from coordinator.db.omission_queries import ChallengeRow
 from covey.protocol.ids import Address
 from covey.protocol.status import CaseState, StepState, SubmissionState
 from covey.protocol.verdict import Decision
+from covey.protocol.verdict_fees import JudgedWork
 
 _UNPOSTED = EpochRow.posted_block.is_(None)
 _UNSETTLED: tuple[ColumnElement[bool], ...] = (
@@ -186,11 +188,47 @@ class EpochQueries:
         query = select(RewardRow.contributor, RewardRow.cumulative).where(RewardRow.epoch == epoch)
         return {row[0]: int(row[1]) for row in self.session.execute(query.order_by(RewardRow.contributor))}
 
+    def list_judged(self, epoch: int) -> list[JudgedWork]:
+        """Return the decisions of an epoch's submissions, by task, with their revealed verdicts."""
+        query = select(SubmissionRow.receipt_hash, SubmissionRow.decision, TurnRow.validator, TurnRow.verdict)
+        query = query.join(TurnRow, TurnRow.receipt_hash == SubmissionRow.receipt_hash)
+        query = query.where(SubmissionRow.epoch == epoch, TurnRow.verdict.is_not(None), TurnRow.lapsed.is_(False))
+        works: dict[str, JudgedWork] = {}
+        verdicts: dict[str, list[tuple[Address, int]]] = defaultdict(list)
+        for receipt_hash, decision, validator, verdict in self.session.execute(query.order_by(SubmissionRow.task)):
+            if decision is not None and validator is not None and verdict is not None:
+                verdicts[receipt_hash].append((Address(validator), verdict.outcome))
+                works[receipt_hash] = JudgedWork(decision=decision, verdicts=verdicts[receipt_hash])
+        return list(works.values())
+
+    def sum_paid_verdicts(self, *, before: int | None = None, account: str | None = None) -> Counter[str]:
+        """Return how many verdicts of each account are paid by epochs that are not disabled.
+
+        `before` restricts them to epochs before that one, and `account` to one account.
+        """
+        query = select(RewardRow.contributor, func.sum(RewardRow.verdicts))
+        query = query.join(EpochRow, EpochRow.number == RewardRow.epoch)
+        query = query.where(EpochRow.disabled.is_(False), RewardRow.verdicts > 0)
+        if before is not None:
+            query = query.where(RewardRow.epoch < before)
+        if account is not None:
+            query = query.where(RewardRow.contributor == account)
+        return Counter({row[0]: int(row[1]) for row in self.session.execute(query.group_by(RewardRow.contributor))})
+
+    def sum_verdicts(self, *, since: float) -> int:
+        """Return how many verdicts are paid by the epochs that began since a time in Unix seconds."""
+        query = select(func.coalesce(func.sum(EpochRow.verdicts), 0))
+        query = query.where(EpochRow.closed_at >= since, EpochRow.disabled.is_(False))
+        return int(self.session.scalar(query) or 0)
+
     def clear_rewards(self, epoch: int) -> None:
         self.session.execute(delete(RewardRow).where(RewardRow.epoch == epoch))
 
-    def add_rewards(self, epoch: int, rewards: Mapping[Address, int]) -> None:
-        """Add contributors' total earnings up to the end of an epoch, by one statement."""
-        rows = [{"epoch": epoch, "contributor": who, "cumulative": str(amount)} for who, amount in rewards.items()]
+    def add_rewards(self, epoch: int, rewards: Mapping[Address, int], verdicts: Mapping[Address, int]) -> None:
+        """Add the accounts' total earnings up to the end of an epoch, and its paid verdicts, by one statement."""
+        rows = [
+            {"epoch": epoch, "contributor": who, "cumulative": str(amount), "verdicts": verdicts.get(who, 0)}
+            for who, amount in rewards.items()
+        ]
         if rows:
             self.session.execute(insert(RewardRow), rows)

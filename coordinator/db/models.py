@@ -298,6 +298,8 @@ class EpochRow(Base):
     data_hash: Mapped[str] = mapped_column(String(66))
     leaf_count: Mapped[int]
     units: Mapped[int] = mapped_column(Number)
+    verdicts: Mapped[int] = mapped_column(Number, default=0)
+    """Number of verdicts for which the epoch pays the pool's fee. 0 until the epoch is closed."""
     previous_hash: Mapped[str] = mapped_column(String(66))
     """Header hash of the previous epoch, even of a disabled one. Zero for the first epoch."""
     closed_at: Mapped[float]
@@ -316,12 +318,15 @@ class EpochRow(Base):
 
 
 class RewardRow(Base):
-    """A contributor's total earnings up to the end of an epoch, in the token's smallest unit, as decimal text."""
+    """An account's total earnings up to the end of an epoch, in the token's smallest unit, as decimal text."""
 
     __tablename__ = "rewards"
     epoch: Mapped[int] = mapped_column(ForeignKey("epochs.number"), primary_key=True)
     contributor: Mapped[str] = mapped_column(String(42), primary_key=True)
+    """Address of the account, which may also be a validator."""
     cumulative: Mapped[str] = mapped_column(String(78))
+    verdicts: Mapped[int] = mapped_column(Number, default=0)
+    """Number of verdicts of the account for which this epoch pays the pool's fee."""
 
 
 class CaseRow(Base):

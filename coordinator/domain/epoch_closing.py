@@ -1,7 +1,8 @@
-"""Closes an epoch with two Merkle roots: one over all decided work, and one over the contributors' total rewards.
+"""Closes an epoch with two Merkle roots: one over all decided work, and one over everybody's total rewards.
 
-A contributor's reward in one epoch is that of its units (`covey.protocol.prices`). Its total over the pool's life
-is the sum of these. The object store has the leaves, so anyone can compute both roots again.
+A contributor's reward in one epoch is that of its units (`covey.protocol.prices`), and a validator's is a fee for each
+paid verdict (`covey.protocol.verdict_fees`). The total over the pool's life is the sum of these. The object store has
+the leaves and the numbers of verdicts, so anyone can compute both roots again.
 
 An epoch may contain any number of submissions, so it closes in steps with small transactions:
 
@@ -34,6 +35,7 @@ from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_HASH, Address, Hash
 from covey.protocol.prices import compute_reward
+from covey.protocol.verdict_fees import count_paid_verdicts
 
 SLICE = 150
 """Maximum number of submissions that one transaction updates."""
@@ -46,7 +48,9 @@ class ClosedEpoch:
     header: EpochHeader
     data: bytes
     rewards: Mapping[Address, int]
-    """Total earnings of each contributor by the end of the epoch, in the token's smallest unit."""
+    """Total earnings of each account by the end of the epoch, in the token's smallest unit."""
+    verdicts: Mapping[Address, int]
+    """Number of verdicts of each validator that the epoch pays."""
     disabled: tuple[int, ...]
     """Numbers of the epochs that were disabled when this one was computed."""
 
@@ -123,11 +127,19 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
         raise TransientError("epoch_before", f"epoch {number} has no price before epoch {number - 1} is posted")
     previous_hash = ZERO_HASH if before is None else build_header(before, ledger.pool).compute_hash()
     leaves = list_leaves(repository, number)
-    rewards = _sum_rewards(repository, ledger, number)
+    verdicts = count_paid_verdicts(repository.list_judged(number), ledger.fees)
+    rewards = _sum_rewards(repository, ledger, number, verdicts)
     # Anyone can build the header from this file and its hash.
-    file = EpochFile(pool=ledger.pool, epoch=number, previous_hash=previous_hash, leaves=leaves, rewards=rewards)
+    file = EpochFile(
+        pool=ledger.pool,
+        epoch=number,
+        previous_hash=previous_hash,
+        leaves=leaves,
+        rewards=rewards,
+        verdicts=verdicts,
+    )
     header = file.build_header(chain=ledger.chain_id, ledger=ledger.address)
-    return ClosedEpoch(header=header, data=file.to_bytes(), rewards=rewards, disabled=disabled)
+    return ClosedEpoch(header=header, data=file.to_bytes(), rewards=rewards, verdicts=verdicts, disabled=disabled)
 
 
 def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
@@ -142,22 +154,26 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     if epoch.work_root != header.work_root:
         return False
     repository.clear_rewards(header.epoch)
-    repository.add_rewards(header.epoch, closed.rewards)
-    epoch.reward_root = header.reward_root
+    repository.add_rewards(header.epoch, closed.rewards, closed.verdicts)
+    epoch.reward_root, epoch.verdicts = header.reward_root, header.verdicts
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash
     return True
 
 
-def _sum_rewards(repository: Repository, ledger: Ledger, number: int) -> dict[Address, int]:
-    """Return the earnings of every contributor in the epochs up to this one that are not disabled.
+def _sum_rewards(
+    repository: Repository, ledger: Ledger, number: int, verdicts: Mapping[Address, int]
+) -> dict[Address, int]:
+    """Return the earnings of every account in the epochs up to this one that are not disabled.
 
-    They are summed over submissions. The recorded rewards of the previous epoch cannot be used, because they may
-    include an epoch that was disabled later.
+    They are summed over submissions and over `verdicts`, which this epoch pays, and those of earlier epochs. The
+    recorded rewards of the previous epoch cannot be used, because they may include an epoch that was disabled later.
     """
     prices = read_prices(repository, ledger.prices, windows=ledger.windows, now=0)
     rewards: Counter[str] = Counter()
     for (contributor, epoch), units in repository.sum_settled_units(until=number).items():
         rewards[contributor] += compute_reward(units, prices.find(epoch))
+    for validator, count in (repository.sum_paid_verdicts(before=number) + Counter(verdicts)).items():
+        rewards[validator] += ledger.fees.compute_total(count)
     return {Address(contributor): reward for contributor, reward in sorted(rewards.items()) if reward}
 
 

@@ -50,10 +50,12 @@ def import_epoch(repository: Repository, header: EpochHeader, data: bytes, *, no
     row = repository.require_epoch(header.epoch, closed_at=now)
     row.work_root, row.reward_root, row.data_hash = header.work_root, header.reward_root, header.data_hash
     row.previous_hash, row.leaf_count, row.units = header.previous_hash, header.leaf_count, header.units
+    row.verdicts = header.verdicts
     repository.flush()
     for leaf in file["leaves"]:
         _import_leaf(repository, header.epoch, leaf, now=now)
-    repository.add_rewards(header.epoch, {Address(who): int(amount) for who, amount in file["rewards"].items()})
+    rewards = {Address(who): int(amount) for who, amount in file["rewards"].items()}
+    repository.add_rewards(header.epoch, rewards, file.get("verdicts", {}))
 
 
 def _read(header: EpochHeader, data: bytes) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.db.models import EpochRow, SubmissionRow
 from coordinator.db.repository import Repository
@@ -12,6 +12,7 @@ from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import Address, Hash, PoolId, Step, TaskId
 from covey.protocol.params import PoolParams
 from covey.protocol.prices import EpochPrices, ScheduledPrice
+from covey.protocol.verdict_fees import VerdictFees
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 10.0, 300.0
 """Time in seconds between attempts to post an epoch that the ledger refuses. It doubles up to the maximum."""
@@ -34,6 +35,8 @@ class Ledger:
     """Minimum time in seconds between two postings, by the chain's clock."""
     windows: int
     """Time in seconds from the posting of an epoch until it is final."""
+    fees: VerdictFees = field(default_factory=VerdictFees)
+    """What an epoch pays for verdicts."""
     header_quorum: int = 0
     """Number of validators that must sign the header of an epoch. If it is not 0, `covey epoch post` posts epochs."""
 
@@ -132,6 +135,7 @@ def build_header(epoch: EpochRow, pool: PoolId) -> EpochHeader:
         reward_root=Hash(epoch.reward_root),
         leaf_count=epoch.leaf_count,
         units=epoch.units,
+        verdicts=epoch.verdicts,
         data_hash=Hash(epoch.data_hash),
         previous_hash=Hash(epoch.previous_hash),
     )

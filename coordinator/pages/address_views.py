@@ -1,4 +1,4 @@
-"""Builds what pages and their JSON show of a contributor: its standing, its pay, and why no work comes."""
+"""Builds what pages and their JSON show of an account: its standing, its pay, and why no work comes to its nodes."""
 
 from collections import Counter
 
@@ -18,12 +18,19 @@ MOST_LISTED = 100
 MOST_EXPLAINED = 20
 """Maximum number of nodes for which it is looked up why no work comes."""
 
+_NO_NODE = "It is a validator and has never had a node, so no work comes."
+
 
 def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now: float) -> AddressView:
-    """Return a contributor. Raises ProtocolError("unknown_address") if it never had a node."""
+    """Return a contributor or a validator.
+
+    Raises ProtocolError("unknown_address") if it never had a node, is not a validator and was not paid as one.
+    """
     standing = rows.find_contributor_item(address)
     found = rows.list_node_items(contributor=address, limit=MOST_LISTED)
-    if standing is None and not found:
+    paid = rows.sum_paid_verdicts(account=address)[address]
+    is_contributor = standing is not None or bool(found)
+    if not (is_contributor or paid or address in ctx.chain.bonds):
         raise ProtocolError("unknown_address", f"no node of {address} was ever registered here", status=404)
     sums, prices = rows.sum_submissions(address), ctx.read_prices(rows)
     price = prices.present
@@ -49,11 +56,12 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         accepted=sums.accepted,
         settled=sum(
             compute_reward(units, prices.find(epoch)) for epoch, units in rows.sum_units_by_epoch(address).items()
-        ),
+        )
+        + ctx.terms.verdict_fees.compute_total(paid),
         waiting=compute_reward(sums.units_waiting, price),
         day=compute_reward(rows.sum_units_since(address, since=now - DAY_SECONDS), price),
         expected_day=compute_reward(hour * (DAY_SECONDS // HOUR_SECONDS), price),
-        sentence=explain_work(ctx, rows, address, now=now),
+        sentence=explain_work(ctx, rows, address, now=now) if is_contributor else _NO_NODE,
         nodes=tuple(describe_node(item, now) for item in found),
         cases=tuple(map(describe_case, rows.list_case_items(contributor=address, limit=MOST_LISTED))),
     )

@@ -96,6 +96,7 @@ def _build_money(ctx: PagesContext, rows: Repository, now: float) -> MoneyView:
     price, newest = prices.present, prices.prices[-1]
     is_to_change = newest.start > prices.now
     spent = compute_reward(rows.sum_minute_units(since=int(now) - DAY_SECONDS), price)
+    spent += ctx.terms.verdict_fees.compute_total(rows.sum_verdicts(since=now - DAY_SECONDS))
     unit = ctx.stake_rule.unit
     return MoneyView(
         decimals=unit.decimals,

@@ -82,6 +82,11 @@ class History:
             now=now,
         )
 
+    def list_validators(self, pool: PoolId) -> set[Address]:
+        """Return the validators of a pool, and those that were replaced."""
+        replaced = self._list(events.ValidatorReplaced, self.contracts.deployment.pool_registry, _word(pool))
+        return {*self.contracts.pools.get_validators(pool), *(event.previous for event in replaced)}
+
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
         """Return the newest epoch that is not disabled and is final at `now`. None if there is none.
 

@@ -6,6 +6,7 @@ from enum import IntEnum
 from covey.protocol.epochs import EpochHeader, WorkLeaf
 from covey.protocol.ids import ZERO_ADDRESS, Address, Hash, PoolId
 from covey.protocol.messages import Receipt
+from covey.protocol.verdict_fees import VerdictFees
 
 
 class PoolState(IntEnum):
@@ -133,6 +134,11 @@ class PoolTerms:
     """Address that receives the escrow and the operator's bond of the closed pool. If it is not set, the operator."""
     params_hash: Hash
     """keccak256 of the parameters' canonical text. `covey pool create` computes it."""
+
+    @property
+    def verdict_fees(self) -> VerdictFees:
+        """What an epoch of the pool pays for verdicts."""
+        return VerdictFees(fee=self.verdict_fee, limit=self.epoch_verdicts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,8 +28,9 @@ def epoch_sign(
 ) -> None:
     """Check the file of the next epoch and sign its header as a validator. Nothing is sent.
 
-    The command checks both roots, the rewards, the number of units and what the epoch continues. It does not check
-    whether the file agrees with the validator's own verdicts.
+    The command checks both roots, the rewards, the number of units and what the epoch continues. Of the fees it checks
+    the sum, the limit and that validators get them. It does not check whether the file agrees with the validator's own
+    verdicts.
 
     Example: `covey epoch sign epoch-3.json --before epoch-2.json mypool`
     """

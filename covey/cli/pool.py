@@ -67,6 +67,7 @@ def pool_create(
     from covey.console.addresses import read_address
     from covey.console.pool_terms import (
         describe_deterrence,
+        list_useless_terms,
         list_weaknesses,
         measure_deterrence,
         require_separate_roles,
@@ -85,6 +86,8 @@ def pool_create(
     if not is_devnet(account.deployment):
         for short in find_short_windows(terms, params):
             typer.echo(f"warn: {file}: {short}", err=True)
+    for useless in list_useless_terms(terms):
+        typer.echo(f"warn: {file}: {useless}", err=True)
     weaknesses = list_weaknesses(terms, validators, account.wallet.address)
     if weaknesses and not yes:
         ask_for_consent(file, weaknesses)

@@ -49,7 +49,7 @@ def pool_open(
 
     Example: `covey pool open mypool --escrow 100`
     """
-    from covey.console.pool_terms import describe_deterrence, require_strong_terms
+    from covey.console.pool_terms import describe_deterrence, list_useless_terms, require_strong_terms
     from covey.local.folder import has_own_chain
     from covey.local.pool_opening import open_pool, plan_opening
 
@@ -61,6 +61,8 @@ def pool_open(
         _require_separate_roles(folder / "pool.toml", opening)
         _ask_to_spend(folder, opening)
     if opening.pool is None:
+        for useless in list_useless_terms(opening.terms):
+            typer.echo(f"warn: {folder / 'pool.toml'}: {useless}", err=True)
         typer.echo(describe_deterrence(opening.terms, opening.params), err=as_json)
     number = open_pool(folder, opening, say=lambda line: typer.echo(line, err=as_json))
     if as_json:

@@ -30,7 +30,9 @@ def read_next_epoch(account: "Account", path: Path) -> tuple[EpochFile, EpochHea
 
 
 def require_true(account: "Account", file: EpochFile, header: EpochHeader, *, before: Path | None) -> None:
-    """Raise an error unless the epoch continues the chain's epochs and its rewards follow from its work.
+    """Raise an error unless the epoch continues the chain's epochs and its rewards follow from its work and verdicts.
+
+    It does not check that validators gave the verdicts that the epoch counts.
 
     `before` is the file of the newest earlier epoch that stands. Raises ProtocolError("bad_epoch") if the epoch is not
     the next one, has more units than the terms allow, or repeats work of `before`. Raises
@@ -43,9 +45,11 @@ def require_true(account: "Account", file: EpochFile, header: EpochHeader, *, be
         raise ProtocolError(
             "bad_epoch", f"the file is of {said}, but the next one is {expected[0]} after {expected[1]}"
         )
-    most = account.contracts.pools.get_terms(pool).epoch_units
-    if header.units > most:
-        raise ProtocolError("bad_epoch", f"epoch {header.epoch} has {header.units} units, but may have {most}")
+    terms = account.contracts.pools.get_terms(pool)
+    if header.units > terms.epoch_units:
+        raise ProtocolError(
+            "bad_epoch", f"epoch {header.epoch} has {header.units} units, but may have {terms.epoch_units}"
+        )
     posted = account.history.list_epochs(pool)
     standing = [each for each in posted if ledger.is_posted(pool, each.record)]
     rewards: Mapping[Address, int] = {}
@@ -66,6 +70,8 @@ def require_true(account: "Account", file: EpochFile, header: EpochHeader, *, be
         header,
         before=rewards,
         reward_per_million=account.history.read_prices(pool, posted, now=account.get_time()).find(header.epoch),
+        fees=terms.verdict_fees,
+        validators=account.history.list_validators(pool) if header.verdicts else (),
         chain=account.deployment.chain_id,
         ledger=ledger.address,
     )

@@ -26,6 +26,12 @@ MAX_VALIDATORS = 32
 _COMPUTED = ("params_hash", "quorum")
 """Fields of PoolTerms that are computed from [params]."""
 _FIELDS = {field.name: field for field in fields(PoolTerms) if field.name not in _COMPUTED}
+_MAXIMA = {
+    "epoch_units": 2**56 - 1,
+    "verdict_fee": 2**80 - 1,
+    "epoch_verdicts": 2**32 - 1,
+}
+"""Largest values of terms that the contract keeps in few bits."""
 _ADDRESSES = ("trainer", "arbiter", "signer", "heir", "token")
 
 
@@ -114,7 +120,12 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
             f"quorum in [params] to at most {len(validators)}, or list {terms.quorum} validators",
         ),
     )
-    return [message for is_wrong, message in checks if is_wrong]
+    large = [
+        f"{name} is {getattr(terms, name)}, but may be at most {most}"
+        for name, most in _MAXIMA.items()
+        if getattr(terms, name) > most
+    ]
+    return [message for is_wrong, message in checks if is_wrong] + large
 
 
 def require_separate_roles(file: Path, terms: PoolTerms, validators: Sequence[Address], operator: Address) -> None:
@@ -155,6 +166,13 @@ def list_weaknesses(terms: PoolTerms, validators: Sequence[Address], operator: A
         ),
     )
     return [message for is_weak, message in checks if is_weak]
+
+
+def list_useless_terms(terms: PoolTerms) -> list[str]:
+    """List terms without effect. The contract allows them, so commands only warn."""
+    if terms.verdict_fee and not terms.epoch_verdicts:
+        return [f"verdict_fee is {terms.verdict_fee} and epoch_verdicts is 0, so no verdict is paid"]
+    return []
 
 
 def require_strong_terms(file: Path, terms: PoolTerms, params: PoolParams) -> None:

@@ -32,6 +32,7 @@ from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import compute_reward_leaf
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.promises import KEPT_EPOCHS, compute_longest_promise
+from covey.protocol.verdict_fees import VerdictFees
 from covey.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class PoolWatcher:
         prices = account.history.read_prices(pool, posted, now=now)
         kept_on_chain = [each for each in posted[-KEPT_EPOCHS:] if ledger.is_posted(pool, each.record)]
         standing = [(each, prices.find(each.epoch)) for each in kept_on_chain]
-        epochs = self._check_epochs(standing, challenge_window=terms.challenge_window, veto_window=terms.veto_window)
+        epochs = self._check_epochs(standing, terms)
         kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
         found = find_kept(kept, account.history, pool=pool, contributor=self._who, now=now)
         accusations = account.history.list_accusations(pool)
@@ -158,9 +159,7 @@ class PoolWatcher:
         views = (KeptRewards(path).read(epoch) for path in self._folder.glob(f"*/{REWARDS_FOLDER}"))
         return next(view for view in views if view is not None and view.contributor == self._who)
 
-    def _check_epochs(
-        self, standing: "Sequence[tuple[EpochPosted, int]]", *, challenge_window: int, veto_window: int
-    ) -> list[CheckedEpoch]:
+    def _check_epochs(self, standing: "Sequence[tuple[EpochPosted, int]]", terms: PoolTerms) -> list[CheckedEpoch]:
         """Check the epochs that are not known to be true. Keep their files and the account's proofs.
 
         `standing` are the epochs that stand, oldest first, each with its price.
@@ -179,7 +178,7 @@ class PoolWatcher:
                 before = None  # Earlier epochs are not kept any more, so their rewards are not known here.
             try:
                 if posted.epoch not in self._known:
-                    file = self._read_true(posted, before=before, price=price)
+                    file = self._read_true(posted, before=before, price=price, fees=terms.verdict_fees)
                     self._known[posted.epoch] = (posted.record.header_hash, file)
                 file = self._known[posted.epoch][1]
                 hashes = {leaf.receipt_hash for leaf in file.leaves}
@@ -196,15 +195,17 @@ class PoolWatcher:
             checked.append(
                 CheckedEpoch(
                     record=posted.record,
-                    disable_until=posted.record.final_at - veto_window,
-                    challenge_window=challenge_window,
+                    disable_until=posted.record.final_at - terms.veto_window,
+                    challenge_window=terms.challenge_window,
                     trouble=trouble,
                     text=text,
                 )
             )
         return checked
 
-    def _read_true(self, posted: "EpochPosted", *, before: Mapping[Address, int] | None, price: int) -> EpochFile:
+    def _read_true(
+        self, posted: "EpochPosted", *, before: Mapping[Address, int] | None, price: int, fees: VerdictFees
+    ) -> EpochFile:
         """Return the file of an epoch. `before` are the rewards of the epoch before, None if they are not known.
 
         Raises ProtocolError if it is false, and TransientError if nobody gives it.
@@ -216,6 +217,8 @@ class PoolWatcher:
             header,
             before=before,
             reward_per_million=price,
+            fees=fees,
+            validators=self._account.history.list_validators(posted.pool) if header.verdicts else (),
             chain=deployment.chain_id,
             ledger=self._account.contracts.ledger.address,
         )

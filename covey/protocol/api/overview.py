@@ -55,7 +55,7 @@ class MoneyView(Body):
     promised: Amount | None
     """The part of the escrow that posted epochs have promised and nobody has claimed."""
     spent_per_day: Amount
-    """Pay of the work that was accepted in the last 24 hours."""
+    """Pay of the work that was accepted in the last 24 hours, and fees of the epochs that began in that time."""
     days_left: float | None
     """Days until the escrow is promised, at that rate. None: nothing was accepted, or the escrow is not known."""
 

@@ -257,7 +257,7 @@ class AddressView(Body):
     undecided: UInt64
     accepted: UInt64
     settled: Amount
-    """Pay of its submissions in epochs: the sum of what each epoch pays it, which is rounded down once per epoch."""
+    """Pay of its submissions in epochs, and fees for its verdicts in closed ones. Each epoch's pay is rounded down."""
     waiting: Amount
     """Pay of its accepted submissions that no epoch holds yet, as if one epoch held them all."""
     day: Amount

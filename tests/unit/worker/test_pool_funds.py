@@ -7,6 +7,7 @@ import pytest
 
 from covey.protocol.prices import ScheduledPrice
 from covey.runtime.cycle import CycleResult
+from tests.fakes.pool import make_terms
 from worker import pool_funds
 from worker.context import PoolFunds
 from worker.pool_funds import PoolMoney, is_enough, watch_funds
@@ -15,21 +16,23 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(
-    ("free", "newest", "waiting", "expected"),
+    ("free", "newest", "fees", "waiting", "expected"),
     [
-        (200, 0, 0, True),  # a task of 100 units
-        (199, 0, 0, False),
-        (260, 0, 30, True),
-        (259, 0, 30, False),
-        (300, 300, 0, True),
-        (299, 300, 0, False),
-        (0, 0, 0, False),
+        (200, 0, 0, 0, True),  # a task of 100 units
+        (199, 0, 0, 0, False),
+        (260, 0, 0, 30, True),
+        (259, 0, 0, 30, False),
+        (300, 300, 0, 0, True),
+        (299, 300, 0, 0, False),
+        (240, 100, 40, 0, True),  # and verdicts
+        (239, 100, 40, 0, False),
+        (0, 0, 0, 0, False),
     ],
 )
 def test_is_enough__money__pays_what_waits_and_a_task_and_another_epoch(
-    free: int, newest: int, waiting: int, expected: bool
+    free: int, newest: int, fees: int, waiting: int, expected: bool
 ):
-    money = PoolMoney(free_escrow=free, newest_reward=newest, price=2_000_000)
+    money = PoolMoney(free_escrow=free, newest_reward=newest, newest_fees=fees, price=2_000_000)
     assert is_enough(money, waiting_units=waiting, task_units=100) is expected
 
 
@@ -38,19 +41,21 @@ class Pool:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.escrow, self.owed, self.rewards = 1000, 0, list[int]()
-        self.is_indexed = True
+        self.is_indexed, self.verdicts = True, 0
         ledger = SimpleNamespace(
             epochs_of=lambda _: len(self.rewards), escrow_of=lambda _: self.escrow, owed_of=lambda _: self.owed
         )
         pools = SimpleNamespace(get_prices=lambda _: (ScheduledPrice(reward_per_million=2_000_000, start=0),))
         contracts = SimpleNamespace(ledger=ledger, pools=pools)
         params = SimpleNamespace(max_task_units=100)
-        network = SimpleNamespace(contracts=contracts, pool=1, chain=None, params=params)
+        terms = make_terms(verdict_fee=10, epoch_verdicts=100)
+        network = SimpleNamespace(contracts=contracts, pool=1, chain=None, params=params, terms=terms)
         self.ctx = SimpleNamespace(network=network, funds=PoolFunds())
         monkeypatch.setattr(pool_funds, "History", lambda **_: SimpleNamespace(find_epoch=self.find_epoch))
 
     def find_epoch(self, _: int, epoch: int) -> SimpleNamespace | None:
-        return SimpleNamespace(record=SimpleNamespace(reward=self.rewards[epoch])) if self.is_indexed else None
+        record, header = SimpleNamespace(reward=self.rewards[epoch]), SimpleNamespace(verdicts=self.verdicts)
+        return SimpleNamespace(record=record, header=header) if self.is_indexed else None
 
     def look(self) -> CycleResult:
         return asyncio.run(watch_funds(self.ctx))
@@ -70,6 +75,10 @@ def test_watch_funds__escrow_is_promised_and_filled_again__follows(monkeypatch: 
     assert (pool.look(), funds.is_enough) == (CycleResult.IDLE, False)
     pool.escrow = 2000
     assert (pool.look(), funds.is_enough) == (CycleResult.IDLE, True)
+    pool.rewards, pool.verdicts, pool.owed = [400, 300, 310], 11, 1690  # 310 left, as the newest epoch
+    assert (pool.look(), funds.is_enough) == (CycleResult.IDLE, True)
+    funds.waiting_units = 1  # 2, and 200 for a task, and 110 for verdicts
+    assert (pool.look(), funds.is_enough) == (CycleResult.IDLE, False)
 
 
 def test_watch_funds__node_does_not_show_the_event_yet__is_asked_again(monkeypatch: pytest.MonkeyPatch):

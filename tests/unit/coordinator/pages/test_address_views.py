@@ -1,5 +1,6 @@
 """A contributor: what it has claimed and bonded, what a day pays, and why no work comes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from coordinator.db.omission_queries import ChallengeRow
 from coordinator.domain import stakes
 from coordinator.domain.stakes import Stake
 from covey.chain.contracts import OMISSION_BOND
+from covey.protocol.verdict_fees import VerdictFees
+from tests.fakes.epochs import close_epoch
 from tests.fakes.pages import make_pages_context, open_pages
-from tests.fakes.pool import FakePool, make_address
+from tests.fakes.pool import FakePool, make_address, make_ledger, make_terms
 
 pytestmark = pytest.mark.unit
 OWNER = make_address("a's owner")
@@ -65,3 +68,23 @@ async def test_address__nodes_that_get_nothing__say_why_in_one_sentence(pool: Fa
     pool.remove("a")
     body, _ = await ask(pool, tmp_path)
     assert str(body["sentence"]).startswith("None of its nodes is registered")
+
+
+async def test_address__validator__has_earned_its_fees_and_the_pool_spends_them(earning: FakePool, tmp_path: Path):
+    """Two validators each gave two verdicts that an epoch pays with 7 each. A stranger has no page."""
+    for _ in range(2):
+        earning.decide(earning.work("a"))
+    close_epoch(earning, make_ledger(fees=VerdictFees(fee=7, limit=10)))
+    ctx = replace(make_pages_context(earning, tmp_path), terms=make_terms(verdict_fee=7, epoch_verdicts=10))
+    async with open_pages(ctx) as client:
+        answer, page = [await client.get(f"{path}/{earning.validators[1]}") for path in ("/v1/addresses", "/addresses")]
+        idle, stranger = [
+            await client.get(f"/v1/addresses/{each}") for each in (earning.validators[2], make_address("stranger"))
+        ]
+        money = (await client.get("/v1/overview")).json()["money"]
+    assert (answer.json()["settled"], answer.json()["validator_bond"]) == (14, 50)
+    assert answer.json()["sentence"] == "It is a validator and has never had a node, so no work comes."
+    assert "0.14 CVT" in page.text
+    assert idle.json()["settled"] == 0
+    assert (stranger.status_code, stranger.json()["code"]) == (404, "unknown_address")
+    assert money["spent_per_day"] == 2 * 20 * 3 + 4 * 7

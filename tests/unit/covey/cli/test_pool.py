@@ -116,6 +116,15 @@ def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
     assert invoke("pool", "create", str(file))["pool"] == 7
 
 
+def test_pool_create__fee_that_no_epoch_pays__warns(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    text = POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC")
+    file.write_text(text.replace("[params]", "verdict_fee = 5\n[params]"))
+    result = runner.invoke(cli.app, ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k"])
+    assert (result.exit_code, opened.sent) == (0, ["create_pool"])
+    assert f"warn: {file}: verdict_fee is 5 and epoch_verdicts is 0, so no verdict is paid" in result.stderr
+
+
 def test_pool_create__terms_that_pay_for_cheating__needs_force_and_prints_what_would_deter(opened, tmp_path):
     """A task of 2 x 8 completions of 8 tokens pays 128; a stake of 1,000 is far too little at an audit rate of 0.1."""
     file = tmp_path / "p.toml"

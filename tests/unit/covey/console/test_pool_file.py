@@ -10,6 +10,7 @@ from covey.console import account
 from covey.console.addresses import is_example
 from covey.console.pool_file import build_params, read_document, read_table
 from covey.console.pool_terms import (
+    list_useless_terms,
     list_weak_terms,
     list_weaknesses,
     read_terms,
@@ -20,6 +21,7 @@ from covey.environments.base import EnvironmentSpec
 from covey.environments.registry import compute_fingerprint, load
 from covey.errors import OperatorError
 from tests.fakes.configs import read_settings
+from tests.fakes.pool import make_terms
 
 pytestmark = pytest.mark.unit
 
@@ -207,6 +209,23 @@ def test_require_separate_roles__arbiter_that_signs__is_refused_before_the_contr
 def test_list_weaknesses__roles_of_one_account__are_named(trainer, arbiter, operator, words):
     found = list_weaknesses(SimpleNamespace(trainer=trainer, arbiter=arbiter), ["v", "w"], operator)
     assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
+
+
+@pytest.mark.parametrize(("fee", "most", "is_named"), [(0, 0, False), (1, 0, True), (1, 1, False), (0, 1, False)])
+def test_list_useless_terms__fee_that_no_epoch_pays__is_named(fee, most, is_named):
+    found = list_useless_terms(make_terms(verdict_fee=fee, epoch_verdicts=most))
+    assert found == (["verdict_fee is 1 and epoch_verdicts is 0, so no verdict is paid"] if is_named else [])
+
+
+@pytest.mark.parametrize(("name", "bits"), [("epoch_units", 56), ("verdict_fee", 80), ("epoch_verdicts", 32)])
+def test_pool_file__more_bits_than_the_contract_keeps__are_refused(tmp_path, name, bits):
+    for value in (2**bits - 1, 2**bits):
+        (tmp_path / "p.toml").write_text(POOL_FILE.replace("min_stake", f"{name} = {value}\nmin_stake"))
+        if value < 2**bits:
+            assert getattr(account.read_pool_file(tmp_path / "p.toml", ALICE)[0], name) == value
+        else:
+            with pytest.raises(OperatorError, match=f"bad_pool_file: .*{name} is {value}, but may be at most"):
+                account.read_pool_file(tmp_path / "p.toml", ALICE)
 
 
 def test_pool_file__missing__operator_error(tmp_path):
