@@ -1,4 +1,7 @@
-"""Scripts and styles of pages, compressed, and kept by browsers and proxies for an hour."""
+"""Scripts and styles of pages, compressed, and kept by browsers and proxies for an hour.
+
+Pages name them with the version of Covey, so that a new version does not run old scripts.
+"""
 
 import os
 

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from covey import __version__
 from covey.reporting.html import clean
 
 ASSETS = Path(__file__).parent / "assets"
@@ -43,6 +44,7 @@ class PageTemplates:
             finalize=_clean,
         )
         environment.filters |= _FILTERS | self._filters
+        environment.globals["version"] = __version__  # Scripts of another version must not come from a cache.
         return environment
 
 
