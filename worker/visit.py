@@ -14,6 +14,8 @@ from worker.rounds import PoolSeat, Rounds
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at whether the worker has work."""
+JOIN_SECONDS = 300.0
+"""Seconds for which joining a pool counts as useful. A pool that refuses for longer is left like an idle one."""
 
 
 @dataclass(kw_only=True)
@@ -64,7 +66,8 @@ class Visit:
                 self.over.set()
                 return
             now = self.clock()
-            if self.ctx is None or _is_useful(self.ctx):
+            is_joining = self.ctx is None and now - self.begun < JOIN_SECONDS
+            if is_joining or (self.ctx is not None and _is_useful(self.ctx)):
                 self.useful_at = now
             times = {"begun": self.begun, "useful_at": self.useful_at}
             if self.rounds.is_over(self.seat, now, **times, is_paid=self.is_paid):

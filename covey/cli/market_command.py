@@ -8,7 +8,7 @@ import typer
 from covey.console import options
 from covey.console.options import Bandwidth, DeploymentFile, FolderSource, Json
 from covey.console.terminal import describe_duration, quote
-from covey.errors import OperatorError
+from covey.errors import OperatorError, ProtocolError, TransientError
 
 if TYPE_CHECKING:
     from covey.chain.amounts import TokenUnit
@@ -268,7 +268,7 @@ def _read_unit(history: "History", pool: "PoolId") -> "TokenUnit":
 
     try:
         return read_unit(history.contracts.get_token(pool))
-    except OperatorError:
+    except (OperatorError, ProtocolError, TransientError):  # Anybody can name any contract as a token.
         return SMALLEST
 
 

@@ -282,6 +282,9 @@ class RewardSource:
                 raise
             typer.echo(f"the coordinator gave no proof, so a kept one is used: {quote(str(error))}", err=True)
             return self._require_kept()
+        if view is None and self._folders:
+            typer.echo("the coordinator says that nothing is earned, so a kept proof is used", err=True)
+            return self._require_kept()
         if view is None:
             nothing = f"{who} has earned nothing up to epoch {final.epoch}"
             raise ProtocolError("no_reward", f"{nothing}. {describe_next(account)}")
@@ -299,10 +302,10 @@ class RewardSource:
             now=account.get_time(),
         )
         if found is None:
-            where = ", ".join(map(str, self._folders)) or "no folder"
+            where = ", ".join(map(str, self._folders)) or "any folder"
             raise OperatorError(
                 "no_proof",
-                f"{where} has a proof of a final epoch for {account.wallet.address}",
+                f"no proof of a final epoch for {account.wallet.address} is in {where}",
                 fix="Name the folder rewards in a worker's home with --proofs, or add --coordinator-url",
             )
         return found

@@ -99,14 +99,14 @@ class _Watch:
         from covey.network.watch_steps import list_steps
 
         seen = self._watcher.look()
+        for step in list_steps(seen):  # They come first: a disabled epoch or a challenge has a deadline.
+            self._take(step)
         for epoch in seen.epochs:
             about = {"epoch": epoch.record.epoch}
             if epoch.trouble:
                 self._tell({"event": "epoch", "code": epoch.trouble, "text": epoch.text} | about)
             else:
                 self._tell({"event": "epoch", "code": "true", "text": f"epoch {epoch.record.epoch} is true"} | about)
-        for step in list_steps(seen):
-            self._take(step)
         return not any(epoch.trouble for epoch in seen.epochs)
 
     def _take(self, step: "WatchStep") -> None:
@@ -116,7 +116,7 @@ class _Watch:
             return
         try:
             entry = self._account.send(self._watcher.build_call(step))
-        except (TransientError, ProtocolError) as error:
+        except (TransientError, ProtocolError, OperatorError) as error:
             text = f"{step.verb.value} was refused and is tried again: {error.message}"
             self._tell(about | {"code": error.code, "text": text})
             return

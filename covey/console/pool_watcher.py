@@ -7,7 +7,7 @@ files are kept, so a reward can be claimed when their source is gone.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from covey.chain.events import FalseAcceptSlashed, SignerSlashed
 from covey.chain.structs import Accusation, BondKind, Case, Challenge, ChallengeState, OnChainCaseState, PoolTerms
@@ -27,6 +27,7 @@ from covey.network.watch_steps import (
 )
 from covey.protocol.api.common import MAX_EPOCH_BYTES
 from covey.protocol.api.public import RewardView, SubmissionDetail
+from covey.protocol.canonical import sha256
 from covey.protocol.epoch_file import EpochFile, require_rewards
 from covey.protocol.ids import Address, Hash
 from covey.protocol.merkle import compute_reward_leaf
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
     from covey.chain.json_rpc import Call
 
+Found = TypeVar("Found")
 SENT_FILES = "*/outgoing/sent/*.json"
 """Receipts with the operator's promise, in the folder of `covey join`."""
 MAX_ENDED = 50
@@ -98,29 +100,30 @@ class PoolWatcher:
         if step.verb is WatchVerb.WITHDRAW_ETHER:
             return contracts.ledger.withdraw_ether()
         if step.verb in (WatchVerb.CLAIM, WatchVerb.DISABLE):
-            posted = account.history.find_epoch(pool, int(step.about))
-            assert posted is not None
+            posted = _require(account.history.find_epoch(pool, int(step.about)), f"epoch {step.about}")
             if step.verb is WatchVerb.DISABLE:
                 return contracts.ledger.disable_epoch(pool, posted.record)
             view = self._find_view(posted.epoch)
             return contracts.ledger.claim(pool, posted.record, self._who, view.cumulative, view.proof)
         if step.verb in (WatchVerb.EXECUTE, WatchVerb.LAPSE):
-            accusation = account.history.find_accusation(Hash(step.about))
-            assert accusation is not None
+            accusation = _require(account.history.find_accusation(Hash(step.about)), f"case {step.about}")
             court = contracts.court
             return court.execute(accusation) if step.verb is WatchVerb.EXECUTE else court.lapse(accusation)
         if step.verb in (WatchVerb.SLASH_SIGNER, WatchVerb.SLASH_ACCEPT):
-            found = next(each for each in self._false if build_about(each) == step.about)
+            found = _require(next((each for each in self._false if build_about(each) == step.about), None), step.about)
             slash = contracts.court.slash_false_accept if found.is_accept else contracts.court.slash_signer
             return slash(found.accusation, found.verdict, found.signature)
-        signed = next(each for each in self._list_signed() if each.receipt_hash == step.about)
+        signed = _require(
+            next((each for each in self._list_signed() if each.receipt_hash == step.about), None),
+            f"receipt {step.about}",
+        )
         if step.verb is WatchVerb.RESOLVE:
             return contracts.ledger.resolve_omission(signed.receipt)
-        assert signed.promise is not None
+        promise = _require(signed.promise, f"the promise for {step.about}")
         return contracts.ledger.challenge_omission(
             signed.receipt,
             node_signature=signed.signature,
-            promise=signed.promise,
+            promise=promise,
             promise_signature=signed.promise_signature,
         )
 
@@ -157,7 +160,8 @@ class PoolWatcher:
 
     def _find_view(self, epoch: int) -> RewardView:
         views = (KeptRewards(path).read(epoch) for path in self._folder.glob(f"*/{REWARDS_FOLDER}"))
-        return next(view for view in views if view is not None and view.contributor == self._who)
+        own = (view for view in views if view is not None and view.contributor == self._who)
+        return _require(next(own, None), f"the proof of epoch {epoch}")
 
     def _check_epochs(self, standing: "Sequence[tuple[EpochPosted, int]]", terms: PoolTerms) -> list[CheckedEpoch]:
         """Check the epochs that are not known to be true. Keep their files and the account's proofs.
@@ -225,9 +229,10 @@ class PoolWatcher:
         return file
 
     def _read_file(self, data_hash: Hash) -> bytes:
+        """Return an epoch's file. Raises TransientError if nobody gives the one that has this hash."""
         path = self._files / f"{data_hash}.json"
-        if path.exists():
-            return path.read_bytes()
+        if path.exists() and sha256(kept := path.read_bytes()) == data_hash:
+            return kept
         if self._url is None:
             raise TransientError("no_coordinator", "no coordinator is named that could give it")
         key = build_epoch_key(self._account.pool, data_hash)
@@ -235,6 +240,8 @@ class PoolWatcher:
             data = asyncio.run(self._get(self._url, key))
         except (ProtocolError, OperatorError) as error:
             raise TransientError("no_epoch_file", error.message) from error
+        if sha256(data) != data_hash:  # Garbage from a coordinator says nothing about the epoch.
+            raise TransientError("no_epoch_file", "the coordinator gave another file")
         self._files.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
         return data
@@ -286,3 +293,10 @@ class PoolWatcher:
                 )
             )
         return found
+
+
+def _require(found: Found | None, what: str) -> Found:
+    """Return what the last look has seen. Raises TransientError if it is gone, as after a reorganization."""
+    if found is None:
+        raise TransientError("seen_no_more", f"{what} is not found any more. Look again")
+    return found

@@ -82,6 +82,8 @@ class WatchedPool:
     is_arbiter: bool
 
 
+MOST_CHALLENGES = 16
+"""Maximum number of challenges that begin after one look. Each takes a bond until it is answered or upheld."""
 MISSING = "missing"
 """Code of an epoch whose file nobody gives."""
 
@@ -111,6 +113,9 @@ def _list_disabling(seen: WatchedPool) -> Iterator[WatchStep]:
 
 
 def _list_receipts(seen: WatchedPool) -> Iterator[WatchStep]:
+    """While the file of an epoch is missing, it may hold any receipt. A challenge that is answered loses its bond."""
+    is_known = not any(epoch.trouble == MISSING for epoch in seen.epochs)
+    challenges = 0
     for each in seen.receipts:
         state, challenge = each.challenge.state, each.challenge
         if state is ChallengeState.OPEN:
@@ -119,8 +124,10 @@ def _list_receipts(seen: WatchedPool) -> Iterator[WatchStep]:
                 yield WatchStep(verb=WatchVerb.RESOLVE, about=each.receipt_hash, text=text)
             continue
         is_open = state is not ChallengeState.UPHELD and not each.is_included
-        if is_open and each.due_by < seen.now <= each.challengeable_until:
-            text = f"receipt {each.receipt_hash} is {seen.now - each.due_by} s overdue"
+        is_overdue = each.due_by < seen.now <= each.challengeable_until
+        if is_open and is_overdue and is_known and challenges < MOST_CHALLENGES:
+            challenges += 1
+            text = f"receipt {each.receipt_hash} is overdue since {each.due_by}"
             yield WatchStep(verb=WatchVerb.CHALLENGE, about=each.receipt_hash, text=text)
 
 

@@ -51,7 +51,7 @@ def watch(harness: CoordinatorHarness, tmp_path: Path) -> Watching:
 
 
 async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinator_is_gone(
-    harness: CoordinatorHarness, watch: Watching
+    harness: CoordinatorHarness, watch: Watching, tmp_path: Path
 ):
     await settle(harness)
     true = {"event": "epoch", "code": "true"}
@@ -59,11 +59,17 @@ async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinato
     assert epochs == 1
     code, lines = await watch("contributor")
     assert (code, lines) == (0, [true | {"epoch": number} for number in range(epochs)])
+    (file,) = (tmp_path / "watch" / "epochs").iterdir()
+    true_file = file.read_bytes()
+    file.write_bytes(b"garbage")  # It is asked for again, and says nothing about the epoch.
+    assert (await watch("contributor", url=GONE))[1] == [{"event": "epoch", "code": "missing", "epoch": 0}]
+    assert (await watch("contributor"))[0] == 0
+    assert file.read_bytes() == true_file
     harness.chain.advance(20)
     code, lines = await watch("contributor", url=GONE)
-    assert (code, lines[-1]) == (0, {"event": "claim", "about": str(epochs - 1), "code": "due"})
+    assert (code, lines[0]) == (0, {"event": "claim", "about": str(epochs - 1), "code": "due"})
     code, lines = await watch("contributor", "--act", url=GONE)
-    assert (code, lines[-1]["code"]) == (0, "sent")
+    assert (code, lines[0]["code"]) == (0, "sent")
     pool, who = harness.ctx.ledger.pool, harness.chain.address("contributor")
     assert harness.chain.contracts.ledger.claimed_of(pool, who) > 0
     code, lines = await watch("contributor", "--act", url=GONE)
@@ -98,7 +104,7 @@ async def test_watch__false_and_withheld_epochs__are_disabled_by_the_arbiter(
     code, lines = await watch("contributor")
     assert (code, lines[1:]) == (1, [about | {"code": "false_rewards"}])
     code, lines = await watch("arbiter", "--act")
-    assert (lines[1], lines[2]["event"], lines[2]["code"]) == (about | {"code": "false_rewards"}, "disable", "sent")
+    assert (lines[0]["event"], lines[0]["code"], lines[2]) == ("disable", "sent", about | {"code": "false_rewards"})
     assert (await watch("arbiter", "--act"))[0] == 0
     assert [event.epoch for event in watch_history(harness).list_disabled()] == [number]
 

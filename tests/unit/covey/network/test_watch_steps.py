@@ -6,7 +6,7 @@ import pytest
 
 from covey.chain.contracts import CASE_GRACE
 from covey.chain.structs import Accusation, ChallengeState, OnChainCaseState
-from covey.network.watch_steps import MISSING, CheckedEpoch, PromisedReceipt, WatchedPool, list_steps
+from covey.network.watch_steps import MISSING, MOST_CHALLENGES, CheckedEpoch, PromisedReceipt, WatchedPool, list_steps
 from tests.fakes.account import ALICE, BOB, HASH
 
 pytestmark = pytest.mark.unit
@@ -108,3 +108,20 @@ def test_list_steps__verdict_that_a_case_refuted__is_slashed_for(is_accept: bool
     accusation = SimpleNamespace(receipt_hash=HASH)
     false = SimpleNamespace(accusation=accusation, verdict=SimpleNamespace(validator=BOB), is_accept=is_accept)
     assert verbs(see(false_verdicts=[false])) == [f"{verb} {HASH} {BOB}"]
+
+
+def test_list_steps__file_of_an_epoch_is_missing__nothing_is_challenged():
+    """The missing file may hold the receipt, and a challenge that is answered loses its bond."""
+    receipt = PromisedReceipt(
+        receipt_hash=HASH,
+        due_by=990,
+        challengeable_until=1100,
+        is_included=False,
+        challenge=SimpleNamespace(state=ChallengeState.NONE, answer_by=0),
+    )
+    epoch = CheckedEpoch(
+        record=SimpleNamespace(epoch=3), disable_until=1010, challenge_window=20, trouble=MISSING, text="gone"
+    )
+    assert verbs(see(receipts=[receipt], epochs=[epoch])) == []
+    assert verbs(see(receipts=[receipt])) == [f"challenge {HASH}"]
+    assert len(verbs(see(receipts=[receipt] * 100))) == MOST_CHALLENGES
