@@ -25,6 +25,7 @@ def count_submissions(walk: Walk) -> int:
         return len(rows.list_submissions(*SubmissionState))
 
 
+@pytest.mark.full  # test_three_pools.py has the same walk, and more.
 async def test_worker_run__two_pools__works_in_the_second_once_the_first_has_no_work(tmp_path: Path):
     options = DemoOptions(steps=1, workers=1, cheats=0, max_staleness=0)
     async with (
