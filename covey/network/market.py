@@ -15,7 +15,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from covey.chain.contracts import Contracts
-from covey.chain.events import PoolCreated
+from covey.chain.events import EpochPosted, PoolCreated
 from covey.chain.history import History
 from covey.chain.structs import PoolState, PoolTerms
 from covey.errors import CoveyError, OperatorError, ProtocolError
@@ -83,6 +83,8 @@ class ListedPool:
     """Part of the escrow that no posted epoch has promised."""
     spent_per_day: float
     """Rewards of the newest epochs, per day of chain time. 0 if there are fewer than two."""
+    fees_per_day: float
+    """Part of `spent_per_day` that pays validators for verdicts."""
     nodes: int | None
     """Number of nodes, by the coordinator's word. None if it was not asked."""
     record: OperatorRecord
@@ -100,7 +102,8 @@ class ListedPool:
         """
         if self.free_escrow == 0:
             return 0
-        return int(self.spent_per_day / 24 / self.nodes) if self.nodes and self.spent_per_day > 0 else None
+        earned_per_day = self.spent_per_day - self.fees_per_day
+        return int(earned_per_day / 24 / self.nodes) if self.nodes and self.spent_per_day > 0 else None
 
     def list_misfits(self, machine: MachineHardware) -> list[str]:
         """Return one sentence for each reason why a machine does not fit the pool. Empty if it fits."""
@@ -222,6 +225,7 @@ def _describe(
     except ProtocolError:
         params = None
     escrow, owed = contracts.ledger.escrow_of(pool), contracts.ledger.owed_of(pool)
+    rewards, fees = _compute_rates(history.list_epochs(pool)[-RATE_EPOCHS:], terms)
     return ListedPool(
         pool=pool,
         operator=event.operator,
@@ -235,18 +239,18 @@ def _describe(
         steps=contracts.policies.steps_of(pool),
         escrow=escrow,
         free_escrow=max(0, escrow - owed),
-        spent_per_day=_compute_rate(history, pool, terms),
+        spent_per_day=rewards,
+        fees_per_day=fees,
         nodes=None if answer.status is None else len(answer.status.nodes),
         record=record,
     )
 
 
-def _compute_rate(history: History, pool: PoolId, terms: PoolTerms) -> float:
-    """Return the rewards per day of the newest epochs, from the first of them to the last."""
-    windows = terms.challenge_window + terms.veto_window
-    posted = [
-        (event.record.final_at - windows, event.record.reward) for event in history.list_epochs(pool)[-RATE_EPOCHS:]
-    ]
-    if len(posted) < 2 or posted[-1][0] <= posted[0][0]:
-        return 0.0
-    return DAY_SECONDS * sum(reward for _, reward in posted[1:]) / (posted[-1][0] - posted[0][0])
+def _compute_rates(epochs: Sequence[EpochPosted], terms: PoolTerms) -> tuple[float, float]:
+    """Return the rewards per day of some epochs, from the first of them to the last, and the fees among them."""
+    seconds = epochs[-1].record.final_at - epochs[0].record.final_at if epochs else 0
+    if seconds <= 0:
+        return 0.0, 0.0
+    rewards = sum(posted.record.reward for posted in epochs[1:])
+    fees = sum(terms.verdict_fees.compute_total(posted.header.verdicts) for posted in epochs[1:])
+    return DAY_SECONDS * rewards / seconds, DAY_SECONDS * fees / seconds
