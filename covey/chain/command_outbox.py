@@ -2,6 +2,7 @@
 
 A command that ends early leaves its signed transaction in the outbox. The same command then goes on with that
 transaction, so that nothing is paid twice. A call that was not signed is forgotten, because only its command wants it.
+Once the transaction has been mined for REPEAT_SECONDS, the same command means another one.
 """
 
 import time
@@ -20,6 +21,8 @@ from covey.errors import ProtocolError
 from covey.runtime.log import get_logger
 from covey.runtime.state_folder import open_state_folder
 
+REPEAT_SECONDS = 3600.0
+"""Seconds after which the same command is no longer taken for a repetition, if its transaction was mined meanwhile."""
 _FORGOTTEN = "its command has ended"
 
 
@@ -35,7 +38,7 @@ def send_durably(
         lock_file(folder / f"{name}.commands.lock", wallet.address),
         closing(SqliteOutbox(folder / f"{name}.sqlite")) as outbox,
     ):
-        key = _find_same(outbox, call)
+        key = _find_same(outbox, call, client)
         if key is not None:
             get_logger().warning(
                 "an earlier command sent this transaction, and this one goes on with it", call=call.label
@@ -57,10 +60,16 @@ def send_durably(
             raise
 
 
-def _find_same(outbox: OutboxStore, call: Call) -> str | None:
-    """Return the key of a signed transaction that makes the same call and is in no block yet. None if there is none."""
-    pending = (entry for entry in outbox.list_pending() if entry.nonce is not None)
-    return next((entry.intent.key for entry in pending if entry.intent.call == call), None)
+def _find_same(outbox: OutboxStore, call: Call, client: ChainClient) -> str | None:
+    """Return the key of a signed transaction that makes the same call and is not finished. None if there is none."""
+    for entry in outbox.list_pending():
+        if entry.nonce is None or entry.intent.call != call:
+            continue
+        age_s = (time.time_ns() - int(entry.intent.key.rpartition("/")[2])) / 1e9
+        is_over = age_s > REPEAT_SECONDS and any(client.find_mined(attempt.hash) for attempt in entry.attempts)
+        if not is_over:
+            return entry.intent.key
+    return None
 
 
 def _forget_unsigned(outbox: OutboxStore, kept: str) -> None:

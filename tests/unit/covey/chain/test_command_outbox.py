@@ -51,6 +51,19 @@ def test_send__repeated_after_it_was_not_mined_in_time__happens_once(chain):
     assert chain.list_effects() == ["stake 5"]
 
 
+def test_send__same_command_long_after_an_unnoticed_success__happens_again(chain, monkeypatch):
+    chain.is_stopped = True
+    with pytest.raises(TransientError, match="not_mined"):
+        send(chain, "stake 5")
+    monkeypatch.setattr(command_outbox, "REPEAT_SECONDS", 0.0)
+    with pytest.raises(TransientError, match="not_mined"):
+        send(chain, "stake 5")  # It is not mined yet, so this goes on with it.
+    chain.mine()
+    chain.is_stopped = False
+    send(chain, "stake 5")
+    assert chain.list_effects() == ["stake 5", "stake 5"]
+
+
 def test_send__another_command_first__finishes_the_earlier_one(chain):
     chain.is_stopped = True
     with pytest.raises(TransientError, match="not_mined"):
