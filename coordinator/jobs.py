@@ -11,8 +11,19 @@ from functools import partial
 
 from coordinator.context import Context
 from coordinator.db.database_outbox import add_intent
-from coordinator.db.models import SubmissionRow
-from coordinator.domain import epoch_closing, judging, late_work, pausing, retention, settlement, signing, tasks
+from coordinator.db.models import EpochRow, SubmissionRow
+from coordinator.db.repository import Repository
+from coordinator.domain import (
+    attesting,
+    epoch_closing,
+    judging,
+    late_work,
+    pausing,
+    retention,
+    settlement,
+    signing,
+    tasks,
+)
 from coordinator.domain.audit_draws import DrawingBlock
 from coordinator.domain.late_work import LateWork
 from covey.chain.drawing_blocks import find_first_blocks
@@ -230,12 +241,9 @@ def close_epoch(ctx: Context, *, epoch: int) -> None:
     if not is_recorded:
         raise TransientError("epoch_changed", f"an epoch was disabled while epoch {epoch} was computed")
     if ctx.ledger.header_quorum:
-        get_logger().warning(
-            "an epoch waits for signatures of validators: run covey epoch sign and covey epoch post with its file",
-            epoch=epoch,
-            file=build_epoch_key(ctx.config.pool, closed.header.data_hash),
-            required=ctx.ledger.header_quorum,
-        )
+        file = build_epoch_key(ctx.config.pool, closed.header.data_hash)
+        required = ctx.ledger.header_quorum
+        get_logger().info("an epoch awaits signatures of validators", epoch=epoch, file=file, required=required)
     ctx.jobs.trigger("post_epoch", epoch=epoch)
     ctx.jobs.trigger("close_epoch", epoch=epoch + 1)  # It may wait for the hash of this one.
 
@@ -263,10 +271,8 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
     """Add an intent that posts a closed epoch, once the previous one is posted and the ledger accepts another one.
 
     Only the time of a block closes a pool that has ended, as in `begin_epoch`. In a pool with a `header_quorum` nothing
-    is added, because the ledger would refuse a header without signatures of validators.
+    is added until enough validators have signed the header, because the ledger would refuse it.
     """
-    if ctx.ledger.header_quorum:
-        return
     with ctx.database.read() as repository:
         if repository.get_fact("closed") or settlement.find_try(repository, ctx.ledger, epoch, now=ctx.clock()) is None:
             return
@@ -285,12 +291,30 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
         row = repository.get_epoch(epoch)
         if tries is None or row is None:
             return
+        signatures = attesting.find_quorum(repository, ctx.ledger, row, ctx.chain.active_validators)
+        if signatures is None:
+            warn_late(ctx, repository, row)
+            return
         if tries:
             refused = repository.get_intent(settlement.name_intent(ctx.ledger.pool, epoch, tries - 1))
             reason = "" if refused is None else refused.reason
             get_logger().error("the ledger refused an epoch", epoch=epoch, reason=reason, tries=tries)
-        call = ctx.contracts.ledger.post(settlement.build_header(row, ctx.ledger.pool), {})
+        call = ctx.contracts.ledger.post(settlement.build_header(row, ctx.ledger.pool), signatures)
         add_intent(repository, key=settlement.name_intent(ctx.ledger.pool, epoch, tries), call=call)
+
+
+def warn_late(ctx: Context, repository: Repository, row: EpochRow) -> None:
+    """Log once which validators have not signed an epoch that has waited for long."""
+    active = ctx.chain.active_validators
+    missing = attesting.find_late(repository, ctx.ledger, row, active, now=ctx.clock())
+    if missing:
+        attesting.record_warned(repository, row.number)
+        get_logger().warning(
+            "an epoch cannot be posted, because these validators have not signed it",
+            epoch=row.number,
+            validators=missing,
+            required=ctx.ledger.header_quorum,
+        )
 
 
 def mark_settled(ctx: Context, *, epoch: int) -> None:

@@ -1,6 +1,7 @@
 """Composes and runs the validator: judging and enforcement until a stop signal."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -28,6 +29,8 @@ from validator.context import Context
 from validator.enforcement import require_power
 from validator.evidence_bundle import JudgingEnvironment, describe_engine
 from validator.held_turns import HeldTurns
+from validator.kept_epochs import KeptEpochs
+from validator.own_verdicts import OwnVerdicts
 from validator.pending_reveals import PendingReveals
 from validator.sandboxes import build_decoder, build_grader
 
@@ -86,6 +89,8 @@ def build(
         ),
         loader=PolicyLoader(engine, network.policies, params.model),
         pending=PendingReveals(config.home / "pending"),
+        verdicts=OwnVerdicts(config.home / "verdicts.sqlite3"),
+        epochs=KeptEpochs(config.home / "epochs"),
         turns=HeldTurns(config.turns),
         outbox=outbox,
         sender=Sender(
@@ -148,6 +153,7 @@ async def _run(config: ValidatorConfig) -> None:
                 finally:
                     ctx.tools.engine.close()
                     ctx.outbox.close()
+                    ctx.verdicts.close()
         finally:
             await network.close()
 
@@ -159,11 +165,11 @@ def read_turns(ctx: Context) -> Iterator[Metric]:
 
 
 async def _run_loops(ctx: Context, stop: asyncio.Event, metrics: CycleMetrics) -> None:
-    """Run the loops for turns, judging, enforcement, the bond and reports until `stop` is set or one fails.
+    """Run the loops for turns, judging, enforcement, epochs, the bond and reports until `stop` is set or one fails.
 
     All have ended on return.
     """
-    from validator import enforcement, loop
+    from validator import enforcement, epoch_signing, loop
 
     get_logger().info("validator started", validator=ctx.network.wallet.address, contract=ctx.tools.contract)
     pace = Pace(idle_wait_s=ctx.config.enforcement_seconds)
@@ -176,7 +182,13 @@ async def _run_loops(ctx: Context, stop: asyncio.Event, metrics: CycleMetrics) -
     polling = asyncio.create_task(run_forever(loop.poll, ctx, stop=stop))
     polling.add_done_callback(lambda _: stop.set())
     reporting = asyncio.create_task(report_forever("validator", metrics, stop=stop))
-    others = (enforcing, watching, polling, reporting)
+    others = [enforcing, watching, polling, reporting]
+    if ctx.network.terms.header_quorum:
+        attester = epoch_signing.Attester(time.monotonic)
+        pace = Pace(idle_wait_s=epoch_signing.AWAITING_SECONDS)
+        signing = asyncio.create_task(run_forever(attester.cycle, ctx, stop=stop, pace=pace))
+        signing.add_done_callback(lambda _: stop.set())
+        others.append(signing)
     try:
         await run_forever(loop.judge_next, ctx, stop=stop, metrics=metrics)
     finally:

@@ -15,6 +15,8 @@ from validator.checks import CheckTools
 from validator.config import ValidatorConfig
 from validator.evidence_bundle import JudgingEnvironment
 from validator.held_turns import HeldTurns
+from validator.kept_epochs import KeptEpochs
+from validator.own_verdicts import OwnVerdicts
 from validator.pending_reveals import PendingReveals
 
 
@@ -27,6 +29,8 @@ class Context:
     tools: CheckTools
     venue: JudgingEnvironment
     pending: PendingReveals
+    verdicts: OwnVerdicts
+    epochs: KeptEpochs
     outbox: SqliteOutbox
     sender: Sender
     stop: asyncio.Event

@@ -230,6 +230,7 @@ async def commit(ctx: Context, order: JudgeOrder, judgement: Judgement) -> None:
         evidence=bundle.to_bytes().decode(),
     )
     ctx.pending.add(request)
+    ctx.verdicts.add(verdict, order.receipt.to_message())
     digest = eip712.compute_digest(verdict, network.receipt_domain)
     await network.coordinator.commit_verdict(order.judgement, messages.compute_commitment(digest, salt))
     get_logger().info(

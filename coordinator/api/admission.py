@@ -32,6 +32,7 @@ _ROLES: Mapping[str, Role] = {
     "submissions": Role.NODE,
     "validations": Role.VALIDATOR,
     "cases": Role.VALIDATOR,
+    "epochs": Role.VALIDATOR,
     "batches": Role.TRAINER,
     "learning": Role.TRAINER,
     "pause": Role.OPERATOR,

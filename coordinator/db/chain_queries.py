@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import delete, func, or_, select, update
 
+from coordinator.db.attestation_queries import AttestationQueries
 from coordinator.db.fact_queries import FactQueries
 from coordinator.db.intent_row import IntentRow
 from coordinator.db.models import BlockRow, CaseRow, EpochRow
@@ -19,7 +20,7 @@ _BLOCKS = select(BlockRow.number, BlockRow.hash).order_by(BlockRow.number)
 _IS_PROVISIONAL = IntentRow.block_number.is_not(None) & ~IntentRow.is_final
 
 
-class ChainQueries(FactQueries, OmissionQueries):
+class ChainQueries(AttestationQueries, FactQueries, OmissionQueries):
     """Repository queries for the chain loop."""
 
     # -- followed blocks

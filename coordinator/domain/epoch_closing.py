@@ -154,6 +154,7 @@ def record_closed(repository: Repository, closed: ClosedEpoch) -> bool:
     if epoch.work_root != header.work_root:
         return False
     repository.clear_rewards(header.epoch)
+    repository.clear_attestations(header.epoch)
     repository.add_rewards(header.epoch, closed.rewards, closed.verdicts)
     epoch.reward_root, epoch.verdicts = header.reward_root, header.verdicts
     epoch.data_hash, epoch.previous_hash = header.data_hash, header.previous_hash

@@ -38,7 +38,7 @@ class Ledger:
     fees: VerdictFees = field(default_factory=VerdictFees)
     """What an epoch pays for verdicts."""
     header_quorum: int = 0
-    """Number of validators that must sign the header of an epoch. If it is not 0, `covey epoch post` posts epochs."""
+    """Number of validators that must sign the header of an epoch (see `coordinator.domain.attesting`)."""
 
 
 def is_due(repository: Repository, params: PoolParams, ledger: Ledger, *, now: float, chain_time: float) -> bool:
@@ -157,6 +157,7 @@ def record_posted(repository: Repository, header: EpochHeader, record: EpochReco
         return False
     epoch.posted_block, epoch.header_hash, epoch.final_at = block, record.header_hash, record.final_at
     epoch.reward, epoch.cumulative = str(record.reward), str(record.cumulative)
+    repository.clear_attestations(header.epoch)
     return True
 
 

@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.errors import OperatorError, ProtocolError
+from covey.network.epoch_check import read_posted, require_next
 from covey.protocol.api.common import MAX_EPOCH_BYTES
 from covey.protocol.eip712 import Domain, recover_signer
-from covey.protocol.epoch_file import EpochFile, require_rewards
+from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import EpochHeader
 from covey.protocol.ids import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from covey.console.account import Account
 
@@ -34,47 +35,19 @@ def require_true(account: "Account", file: EpochFile, header: EpochHeader, *, be
 
     It does not check that validators gave the verdicts that the epoch counts.
 
-    `before` is the file of the newest earlier epoch that stands. Raises ProtocolError("bad_epoch") if the epoch is not
-    the next one, has more units than the terms allow, or repeats work of `before`. Raises
-    ProtocolError("false_rewards"), and OperatorError("no_earlier_file") if `before` is needed.
+    `before` is the file of the newest earlier epoch that stands. Raises OperatorError("no_earlier_file") if it is
+    needed, and the errors of `covey.network.epoch_check.require_next`.
     """
-    pool, ledger = account.pool, account.contracts.ledger
-    expected = ledger.epochs_of(pool), ledger.head_of(pool)
-    if (header.epoch, header.previous_hash) != expected:
-        said = f"epoch {header.epoch} after {header.previous_hash}"
-        raise ProtocolError(
-            "bad_epoch", f"the file is of {said}, but the next one is {expected[0]} after {expected[1]}"
-        )
-    terms = account.contracts.pools.get_terms(pool)
-    if header.units > terms.epoch_units:
-        raise ProtocolError(
-            "bad_epoch", f"epoch {header.epoch} has {header.units} units, but may have {terms.epoch_units}"
-        )
-    posted = account.history.list_epochs(pool)
-    standing = [each for each in posted if ledger.is_posted(pool, each.record)]
-    rewards: Mapping[Address, int] = {}
-    if standing:
+    posted, data = read_posted(account.history, account.pool), None
+    if posted.newest is not None:
         if before is None:
             raise OperatorError(
                 "no_earlier_file",
-                f"the rewards of epoch {header.epoch} continue those of epoch {standing[-1].epoch}",
+                f"the rewards of epoch {header.epoch} continue those of epoch {posted.newest.epoch}",
                 fix="Add --before FILE with the file of that epoch",
             )
-        earlier = EpochFile.from_bytes(_read(before), standing[-1].header)
-        doubled = {leaf.receipt_hash for leaf in file.leaves} & {leaf.receipt_hash for leaf in earlier.leaves}
-        if doubled:
-            raise ProtocolError("bad_epoch", f"receipt {min(doubled)} is in epoch {earlier.epoch}, too")
-        rewards = earlier.rewards
-    require_rewards(
-        file,
-        header,
-        before=rewards,
-        reward_per_million=account.history.read_prices(pool, posted, now=account.get_time()).find(header.epoch),
-        fees=terms.verdict_fees,
-        validators=account.history.list_validators(pool) if header.verdicts else (),
-        chain=account.deployment.chain_id,
-        ledger=ledger.address,
-    )
+        data = _read(before)
+    require_next(account.history, file, header, posted=posted, before=data)
 
 
 def get_domain(account: "Account") -> Domain:

@@ -32,14 +32,18 @@ from covey.protocol.api.overview import OverviewView
 from covey.protocol.api.public import NodeDetail, PoolView, RewardView, StatusView, SubmissionDetail, SubmissionView
 from covey.protocol.api.trainer import BatchOrder, BatchRequest, LearningReport
 from covey.protocol.api.validator import (
+    AttestRequest,
+    AwaitingEpoch,
     CommitRequest,
     HardCase,
     HardCases,
     JudgeOrder,
     RevealOrder,
     RevealRequest,
+    SignedVerdicts,
     TurnRequest,
     ValidationOrders,
+    VerdictsRequest,
 )
 from covey.protocol.api.worker import (
     MAX_INLINE_BYTES,
@@ -273,6 +277,19 @@ class CoordinatorClient:
     async def list_hard_cases(self) -> tuple[HardCase, ...]:
         """Return the cases that can be brought before SlashingCourt."""
         return parse_body(HardCases, await self._post("/v1/cases", b"")).cases
+
+    async def find_awaiting_epoch(self) -> AwaitingEpoch | None:
+        """Return the epoch whose header this validator is to sign. None if there is none, or if it has signed it."""
+        return parse_optional(AwaitingEpoch, await self._post("/v1/epochs/awaiting", b""))
+
+    async def attest(self, header_hash: Hash, signature: str) -> None:
+        """Send the signature over a header. Raises ProtocolError("not_awaited") if its epoch awaits none any more."""
+        await self._post("/v1/epochs/attest", dump_body(AttestRequest(header_hash=header_hash, signature=signature)))
+
+    async def list_verdicts(self, receipts: Sequence[Hash]) -> SignedVerdicts:
+        """Return all revealed verdicts on at most 64 receipts of epochs. Their signatures are not checked."""
+        answer = await self._post("/v1/epochs/verdicts", dump_body(VerdictsRequest(receipts=tuple(receipts))))
+        return parse_body(SignedVerdicts, answer)
 
     # -- the trainer
 

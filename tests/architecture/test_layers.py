@@ -21,6 +21,7 @@ ADDRESSES = {
         "coordinator/db/intent_row.py",
         "coordinator/db/models.py",
         "coordinator/db/repository.py",
+        "coordinator/db/attestation_queries.py",
         "coordinator/db/chain_queries.py",
         "coordinator/db/node_queries.py",
         "coordinator/db/epoch_queries.py",

@@ -50,6 +50,8 @@ ADVICE = {
     "not_a_validator": _KEY,
     "not_final": _WINDOWS,
     "not_found": _API,
+    "false_leaf": "Compare the verdicts of other validators. The operator computes an epoch with false leaves again.",
+    "not_awaited": "Ask for the epoch that awaits signatures again.",
     "not_public": "Evidence is public once its submission is decided, files once their epoch is closed.",
     "not_the_trainer": _KEY,
     "not_yet": _CLAIM_ORDER,

@@ -1,4 +1,4 @@
-"""Routes of validators: turns, commitments, revealed verdicts, and cases for the court."""
+"""Routes of validators: turns, commitments, revealed verdicts, cases for the court, and epochs to sign."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,23 +10,30 @@ from coordinator.api.documented_answers import SIGNED, name_refusals
 from coordinator.api.process.long_poll import call_when_gone, wait_for
 from coordinator.context import Context
 from coordinator.db.models import SubmissionRow
-from coordinator.domain import exact_lane, turns
+from coordinator.db.repository import Repository
+from coordinator.domain import attesting, exact_lane, turns
 from coordinator.domain.submissions import to_receipt
 from coordinator.domain.turns import Commitment, Reveal, TurnQuery
 from covey.errors import ProtocolError
 from covey.protocol import canonical, eip712, messages
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES, ReceiptBody, VerdictBody
 from covey.protocol.api.validator import (
+    AttestRequest,
+    AwaitingEpoch,
     CommitRequest,
     HardCase,
     HardCases,
     JudgeOrder,
     RevealOrder,
     RevealRequest,
+    SignedVerdicts,
     TurnRequest,
     ValidationOrders,
+    VerdictsRequest,
 )
+from covey.protocol.eip712 import Domain
 from covey.protocol.evidence import get_live_groups, is_in_drawn_rows, require_object
+from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.running_sums import get_sums
 from covey.protocol.verdict import Decision
@@ -125,6 +132,64 @@ async def list_hard_cases(ctx: Ctx, _: Validator) -> HardCases:
     """List hard rejections with the verdicts and signatures that open a case on chain."""
     return await ctx.database.query(
         lambda rows: HardCases(cases=tuple(_build_case(ctx, row) for row in rows.list_hard_rejections()))
+    )
+
+
+@router.post("/epochs/awaiting")
+async def find_awaiting_epoch(ctx: Ctx, validator: Validator) -> AwaitingEpoch | None:
+    """Return the epoch whose header the validator is to sign. Null if there is none, or if it has signed it."""
+    return await ctx.database.query(lambda rows: _find_unsigned(ctx, rows, validator))
+
+
+@router.post("/epochs/attest", status_code=204, responses=name_refusals(409))
+async def attest(ctx: Ctx, validator: Validator, body: AttestRequest) -> None:
+    """Verify and store a signature over the header of the epoch that awaits signatures.
+
+    Raises ProtocolError("bad_signature"), and the errors of `attesting.record_attestation`.
+    """
+    header = await ctx.database.query(lambda rows: attesting.find_awaiting(rows, ctx.ledger))
+    if header is not None:
+        domain = Domain(chain_id=ctx.ledger.chain_id, contract=ctx.ledger.address)
+        eip712.require_signer(header, domain, body.signature, validator)
+    epoch = await ctx.database.run(
+        lambda rows: attesting.record_attestation(
+            rows,
+            ctx.ledger,
+            signed=header,
+            header_hash=Hash(body.header_hash),
+            validator=validator,
+            signature=body.signature,
+        ),
+        name="attest",
+    )
+    get_logger().info("a validator has signed an epoch", epoch=epoch, validator=validator)
+    ctx.jobs.trigger("post_epoch", epoch=epoch)
+
+
+@router.post("/epochs/verdicts")
+async def list_verdicts(ctx: Ctx, _: Validator, body: VerdictsRequest) -> SignedVerdicts:
+    """List the verdicts that validators have revealed on some receipts of epochs, with their signatures."""
+    return await ctx.database.query(lambda rows: _collect_verdicts(rows, body.receipts))
+
+
+def _find_unsigned(ctx: Context, rows: Repository, validator: Address) -> AwaitingEpoch | None:
+    header = attesting.find_awaiting(rows, ctx.ledger)
+    if header is None:
+        return None
+    header_hash = header.compute_hash()
+    if validator in rows.find_attestations(header.epoch, header_hash):
+        return None
+    return AwaitingEpoch(epoch=header.epoch, header_hash=header_hash, data_hash=header.data_hash)
+
+
+def _collect_verdicts(rows: Repository, receipts: Sequence[str]) -> SignedVerdicts:
+    """Return the verdicts on receipts that are in an epoch. Those on other ones could be copied in a later turn."""
+    submissions = (rows.get_submission(each) for each in receipts)
+    found = [row for row in submissions if row is not None and row.epoch is not None]
+    turns_of = [turn for row in found for turn in row.turns if turn.verdict is not None and turn.signature]
+    return SignedVerdicts(
+        verdicts=tuple(VerdictBody.of(turn.verdict) for turn in turns_of if turn.verdict is not None),
+        signatures=tuple(turn.signature or "" for turn in turns_of),
     )
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the routes that validators call: turns, commitments, reveals, and cases for the court."""
+"""Bodies of the routes that validators call: turns, commitments, reveals, cases for the court, and epochs to sign."""
 
 from typing import Annotated, Literal
 
@@ -95,3 +95,32 @@ class HardCases(Body):
     """List of the cases that can be proposed to SlashingCourt."""
 
     cases: tuple[HardCase, ...]
+
+
+class AwaitingEpoch(Body):
+    """The epoch whose header validators are to sign, with the hash of its file, which has all other values."""
+
+    epoch: UInt64
+    header_hash: HashText
+    data_hash: HashText
+    """Hash of the epoch's file, which is public."""
+
+
+class AttestRequest(Body):
+    """Request with a validator's signature over the header of the epoch that awaits signatures."""
+
+    header_hash: HashText
+    signature: SignatureText
+
+
+class VerdictsRequest(Body):
+    """Request for the revealed verdicts on some receipts."""
+
+    receipts: tuple[HashText, ...] = Field(min_length=1, max_length=64)
+
+
+class SignedVerdicts(Body):
+    """Revealed verdicts with their signatures, in the same order."""
+
+    verdicts: tuple[VerdictBody, ...]
+    signatures: tuple[SignatureText, ...]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from coordinator import jobs
 from coordinator.db.database_outbox import DatabaseOutbox
-from coordinator.domain import settlement
+from coordinator.domain import attesting, settlement
 from coordinator.queue.routes import ROUTES, JobQueue
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import IntentState, Place
@@ -216,6 +216,40 @@ def test_post_epoch__header_quorum__waits_for_validators_with_its_file_in_the_st
     _, header = EpochFile.from_unposted(data, chain=ctx.ledger.chain_id, ledger=ctx.ledger.address)
     with pool.database.read() as rows:
         assert header == settlement.build_header(rows.get_epoch(0), POOL), "validators sign what the coordinator closed"
+
+
+def test_post_epoch__quorum_has_signed__is_posted_with_the_signatures_of_active_validators(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    ctx.ledger = make_ledger(header_quorum=2)
+    given: list[dict[str, str]] = []
+    post = ctx.contracts.ledger.post
+    ctx.contracts.ledger.post = lambda header, signatures: given.append(signatures) or post(header, signatures)
+    close_first_epoch(ctx, pool)
+    first, second, stranger = *sorted(pool.validators)[:2], make_address("replaced")
+    for validator in (stranger, first, second):
+        settle(ctx)
+        assert list_posted(pool) == []
+        with pool.database.write() as rows:
+            header = attesting.find_awaiting(rows, ctx.ledger)
+            rows.put_attestation(0, header.compute_hash(), validator, f"by {validator}")
+    settle(ctx)
+    assert list_posted(pool) == [f"epoch/{POOL}/0/0"]
+    assert given == [{first: f"by {first}", second: f"by {second}"}]
+
+
+def test_post_epoch__signatures_are_late__names_once_who_has_not_signed(ctx: SimpleNamespace, pool: FakePool):
+    ctx.ledger = make_ledger(header_quorum=2)
+    close_first_epoch(ctx, pool)
+    with pool.database.write() as rows:
+        header = attesting.find_awaiting(rows, ctx.ledger)
+        rows.put_attestation(0, header.compute_hash(), pool.validators[0], "signed")
+    with capture_logs() as logs:
+        for _ in range(3):
+            pool.now += 40
+            settle(ctx)
+    warned = [log["validators"] for log in logs if log["log_level"] == "warning"]
+    assert warned == [sorted(pool.validators[1:])]
 
 
 def list_posted(pool: FakePool) -> list[str]:

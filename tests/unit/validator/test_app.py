@@ -14,11 +14,11 @@ from covey.runtime.cycle import CycleResult
 from covey.sandbox.isolation import describe
 from tests.fakes.grading import grade_here
 from tests.fakes.tools import DOMAIN, make_model_params
-from validator import app, enforcement, loop
+from validator import app, enforcement, epoch_signing, loop
 from validator.config import ValidatorConfig
 
 pytestmark = pytest.mark.unit
-LOOPS = {"polling", "judging", "enforcing", "watching"}
+LOOPS = {"polling", "judging", "enforcing", "watching", "signing"}
 WALLET = deploy.derive_wallet("test", "validator-0")
 
 
@@ -67,6 +67,7 @@ def test_build__tools__are_the_pools_and_retry_after_one_slow_child(tmp_path):
     assert (ctx.venue.chain_id, ctx.venue.court, ctx.venue.pool) == (DOMAIN.chain_id, DOMAIN.contract, 1)
     assert (ctx.venue.params_hash, ctx.venue.engine.batch) == (make_model_params().compute_hash(), 32)
     ctx.outbox.close()
+    ctx.verdicts.close()
 
 
 @pytest.mark.parametrize("failing", ["build", *sorted(LOOPS)])
@@ -84,11 +85,16 @@ def test_run__something_fails__closes_everything_after_all_loops_have_ended(
         params=make_model_params(),
         load_environment=lambda: load(DEMO),
         chain=SimpleNamespace(metrics=()),
+        terms=SimpleNamespace(header_quorum=2),
     )
     tools = SimpleNamespace(engine=SimpleNamespace(close=lambda: done.append("engine")), contract="")
     config = ValidatorConfig(home=tmp_path, pool=1, deployment=tmp_path / "d", key_file=tmp_path / "k")
     ctx = SimpleNamespace(
-        config=config, network=network, tools=tools, outbox=SimpleNamespace(close=lambda: done.append("outbox"))
+        config=config,
+        network=network,
+        tools=tools,
+        outbox=SimpleNamespace(close=lambda: done.append("outbox")),
+        verdicts=SimpleNamespace(close=lambda: done.append("verdicts")),
     )
 
     async def join(_: ValidatorConfig) -> SimpleNamespace:
@@ -118,12 +124,14 @@ def test_run__something_fails__closes_everything_after_all_loops_have_ended(
     monkeypatch.setattr(loop, "judge_next", build_cycle("judging"))
     monkeypatch.setattr(enforcement, "cycle", build_cycle("enforcing"))
     monkeypatch.setattr(enforcement, "watch_power", build_cycle("watching"))
+    signing = build_cycle("signing")
+    monkeypatch.setattr(epoch_signing.Attester, "cycle", lambda self, ctx: signing(ctx))
     with pytest.raises(OperatorError):
         asyncio.run(app._run(config))
     if failing == "build":
         assert done == ["network"]
     else:
-        assert (set(done[:3]), done[3:]) == (LOOPS - {failing}, ["engine", "outbox", "network"])
+        assert (set(done[:4]), done[4:]) == (LOOPS - {failing}, ["engine", "outbox", "verdicts", "network"])
 
 
 def test_build__key_that_the_chain_does_not_name__is_refused(tmp_path):

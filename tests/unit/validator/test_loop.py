@@ -35,6 +35,8 @@ from validator.checks import CheckTools
 from validator.context import Context
 from validator.evidence_bundle import JudgingEnvironment, describe_engine
 from validator.held_turns import HeldTurns
+from validator.kept_epochs import KeptEpochs
+from validator.own_verdicts import OwnVerdicts
 from validator.pending_reveals import PendingReveals
 from validator.replay import measure
 
@@ -92,6 +94,8 @@ def start(judging: FakeJudging, tools: CheckTools, tmp_path: Path) -> Callable[.
             "tools": tools,
             "venue": VENUE,
             "pending": PendingReveals(tmp_path / "pending"),
+            "verdicts": OwnVerdicts(tmp_path / "verdicts.sqlite3"),
+            "epochs": KeptEpochs(tmp_path / "epochs"),
             "turns": HeldTurns(2),
             "outbox": None,
             "sender": None,

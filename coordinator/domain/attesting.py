@@ -1,0 +1,84 @@
+"""Attestations: which epoch validators are to sign, and when enough of them have signed its header.
+
+Validators sign one epoch at a time, because each header continues the chain's newest one.
+"""
+
+from collections.abc import Collection, Mapping
+
+from coordinator.db.models import EpochRow
+from coordinator.db.repository import Repository
+from coordinator.domain.settlement import Ledger, build_header
+from covey.errors import ProtocolError
+from covey.protocol.epochs import EpochHeader
+from covey.protocol.ids import Address, Hash
+
+LATE_SECONDS = 60.0
+"""Age in seconds from which an epoch without enough signatures is logged."""
+WARNED = "attestations_warned"
+"""Name of the fact with the number of the newest epoch that was logged, plus 1."""
+
+
+def find_awaiting(repository: Repository, ledger: Ledger) -> EpochHeader | None:
+    """Return the header of the epoch that validators are to sign now. None if there is none.
+
+    It is the oldest epoch that is not on chain, once it is closed.
+    """
+    if not ledger.header_quorum or repository.get_fact("closed"):
+        return None
+    oldest = next(iter(repository.list_unposted()), None)
+    return None if oldest is None or not oldest.data_hash else build_header(oldest, ledger.pool)
+
+
+def record_attestation(
+    repository: Repository,
+    ledger: Ledger,
+    *,
+    signed: EpochHeader | None,
+    header_hash: Hash,
+    validator: Address,
+    signature: str,
+) -> int:
+    """Store a validator's signature, which was verified over the header `signed`. Return the number of its epoch.
+
+    Raises ProtocolError("not_awaited") if no epoch with this header awaits signatures, for example because it was
+    computed again.
+    """
+    header = find_awaiting(repository, ledger)
+    if header is None or header != signed or header.compute_hash() != header_hash:
+        raise ProtocolError("not_awaited", f"no epoch with the header {header_hash} awaits signatures", status=409)
+    repository.put_attestation(header.epoch, header_hash, validator, signature)
+    return header.epoch
+
+
+def choose_quorum(
+    signed: Mapping[Address, str], active: Collection[Address], *, quorum: int
+) -> dict[Address, str] | None:
+    """Return as many signatures of active validators as the ledger requires. None if there are fewer."""
+    counted = sorted(set(signed) & set(active), key=lambda each: int(each, 16))
+    return {each: signed[each] for each in counted[:quorum]} if len(counted) >= quorum else None
+
+
+def find_quorum(
+    repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address]
+) -> dict[Address, str] | None:
+    """Return the signatures with which an epoch can be posted. None while too few active validators have signed."""
+    signed = repository.find_attestations(epoch.number, build_header(epoch, ledger.pool).compute_hash())
+    return choose_quorum(signed, active, quorum=ledger.header_quorum)
+
+
+def find_late(
+    repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address], *, now: float
+) -> list[Address]:
+    """Return the active validators that have not signed an epoch which has waited for longer than LATE_SECONDS.
+
+    It is empty if the epoch is not late, or was recorded by `record_warned`.
+    """
+    if now - epoch.closed_at <= LATE_SECONDS or repository.get_fact(WARNED) > epoch.number:
+        return []
+    signed = repository.find_attestations(epoch.number, build_header(epoch, ledger.pool).compute_hash())
+    return sorted(set(active) - set(signed))
+
+
+def record_warned(repository: Repository, number: int) -> None:
+    """Record that the wait for signatures over an epoch was logged."""
+    repository.set_fact(WARNED, number + 1)
