@@ -17,6 +17,7 @@ from covey.network.policy_loader import PolicyLoader
 from covey.protocol.eip712 import Domain
 from covey.protocol.ids import Step
 from covey.protocol.prices import ScheduledPrice
+from covey.protocol.verdict_fees import VerdictFees
 from tests.fakes.coordinator import FakeCoordinator
 from tests.fakes.grading import grade_here
 from tests.fakes.pool import make_address
@@ -76,7 +77,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         ),
         receipt_domain=DOMAIN,
         ledger_domain=LEDGER,
-        terms=SimpleNamespace(epoch_length=1),
+        terms=SimpleNamespace(epoch_length=1, verdict_fees=VerdictFees()),
         environment=DEMO,
     )
     values: dict[str, Any] = {
