@@ -286,6 +286,7 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
         "tasks": None if params is None else quote(params.environment.kind),
         "max_tokens": None if params is None else params.model.longest,
         "pay_per_million_tokens": Amount(terms.reward_per_million, unit),
+        "token": terms.token,  # Its symbol proves nothing: anybody can deploy a token of that name.
         "stake": Amount(terms.min_stake, unit),
         "free_escrow": Amount(found.free_escrow, unit),
         "days_left": days if as_json or days is None else f"{days:.1f}",
