@@ -11,6 +11,7 @@ from coordinator.domain import settlement
 from covey.protocol.epoch_file import EpochFile, require_rewards
 from covey.protocol.ids import PoolId
 from covey.protocol.prices import ScheduledPrice, compute_reward
+from covey.protocol.verdict_fees import VerdictFees
 from tests.fakes.databases import open_sqlite
 from tests.fakes.epochs import close_epoch
 from tests.fakes.pages import make_pages_context, open_pages
@@ -54,6 +55,8 @@ async def test_earned__all_addresses_of_a_run__page_statement_and_file_agree(tmp
                 header,
                 before=before,
                 reward_per_million=prices[number],
+                fees=VerdictFees(),
+                validators=(),
                 chain=ledger.chain_id,
                 ledger=ledger.address,
             )
