@@ -31,7 +31,7 @@ def test_openapi__signed_routes__are_those_that_admission_checks():
         if "post" in methods and path.split("/")[2] in admission._ROLES
     }
     assert signed == checked
-    assert len(signed) == 14
+    assert len(signed) == 17
     assert {method for path in document["paths"].values() for method in path} == {"get", "put", "post"}
 
 
