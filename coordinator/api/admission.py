@@ -86,19 +86,7 @@ class Admission:
             self._meters.refusals.labels(error.code).inc()
             await _refuse(send, error, self._clock())
             return
-
-        status, begun = 500, time.monotonic()
-
-        async def note(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, note)
-        finally:
-            self._meters.note_answer(name_route(scope), status=status, seconds=time.monotonic() - begun)
+        await self._meters.measure(self._app, scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         """Check a request, and return the function from which its body is received. Raises CoveyError if refused."""
@@ -160,12 +148,6 @@ def _find_role(scope: Scope) -> Role | None:
     if scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
         return None
     return _ROLES.get(scope["path"][4:].partition("/")[0])
-
-
-def name_route(scope: Scope) -> str:
-    """Return the method and the path of the route that has answered. Peers choose no part of it."""
-    route = scope.get("route")
-    return "none" if route is None else f"{scope['method']} {route.path}"
 
 
 def _get_address(scope: Scope) -> str:

@@ -6,9 +6,8 @@ A request counts by its rows before it is answered, and by the CPU time of its a
 import time
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from coordinator.api.admission import name_route
 from coordinator.api.error_answers import describe_error
 from coordinator.api.process.meters import Meters
 from coordinator.api.request_cost import ROWS_PER_REQUEST, compute_cost
@@ -45,18 +44,9 @@ class Guard:
             self._meters.refusals.labels(error.code).inc()
             await _refuse(send, error)
             return
-        status, begun = 500, time.monotonic()
-
-        async def note(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         try:
-            await self._app(scope, receive, note)
+            await self._meters.measure(self._app, scope, receive, send)
         finally:
-            self._meters.note_answer(name_route(scope), status=status, seconds=time.monotonic() - begun)
             if spent_s := scope.get(_SPENT):
                 self._addresses.charge(_get_client(scope), spent_s * self._requests_per_cpu_s, now=time.monotonic())
 

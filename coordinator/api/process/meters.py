@@ -1,9 +1,11 @@
 """Counts and durations of requests of the API, for Prometheus."""
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covey.runtime.prometheus import LATENCY_SECONDS
 
@@ -33,6 +35,21 @@ class Meters:
         """Iterate over all metrics."""
         yield from (self.answers, self.refusals, self.request_seconds, self.polls)
 
+    async def measure(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let an application answer a request, and count the answer."""
+        status, begun = 500, time.monotonic()
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, note)
+        finally:
+            self.note_answer(_name_route(scope), status=status, seconds=time.monotonic() - begun)
+
     def note_answer(self, route: str, *, status: int, seconds: float) -> None:
         """Count an answer. `route` is a method and a path with the names of its parameters: "GET /v1/nodes/{node}"."""
         kind = status // 100
@@ -44,3 +61,9 @@ class Meters:
             durations = self._routes[route] = self.request_seconds.labels(route)
         answers.inc()
         durations.observe(seconds)
+
+
+def _name_route(scope: Scope) -> str:
+    """Return the method and the path of the route that has answered. Peers choose no part of it."""
+    route = scope.get("route")
+    return "none" if route is None else f"{scope['method']} {route.path}"

@@ -18,7 +18,7 @@ from covey.protocol.status import SubmissionState, TaskState
 from covey.protocol.verdict import Decision
 from tests.fakes.network import PRICE, CoordinatorHarness
 from tests.fakes.pool import make_address, make_hash
-from tests.integration.coordinator.handing import FILE, decide, hand_in, refuse
+from tests.integration.coordinator.handing import FILE, decide, hand_in, refuse, settle
 
 pytestmark = pytest.mark.integration
 
@@ -71,13 +71,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
     """The contract takes the units back. What was earned must be claimable once, from the next epoch."""
     ledger, pool = harness.chain.contracts.ledger, PoolId(harness.ctx.config.pool)
     owner = harness.chain.address("contributor")
-    for i in range(2):
-        async with harness.client("node") as node:
-            await hand_in(harness, node, FILE + bytes([i]))
-        await decide(harness)
-    harness.run_job("settle")
-    await harness.follow()
-    await harness.follow()
+    await settle(harness)
     harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
     harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
