@@ -4,13 +4,13 @@ case.
 Each query reads only the events that it needs. A role that needs every event uses the follower instead.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from covey.chain import events
 from covey.chain.contracts import Contracts
-from covey.chain.json_rpc import ChainClient
+from covey.chain.json_rpc import ChainClient, Topic
 from covey.chain.log_ranges import LogRanges
 from covey.chain.node_answers import Log
 from covey.chain.structs import Accusation
@@ -21,6 +21,15 @@ from covey.protocol.promises import KEPT_EPOCHS
 MAX_BLOCKS = 100_000
 """Largest number of blocks of one request. Nodes take many seconds for more, and the answer can be too large."""
 Found = TypeVar("Found", bound=events.Event)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """What events say about a pool. Nothing of it is checked."""
+
+    created: events.PoolCreated
+    url: str
+    """Newest announced URL. Empty if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,21 +57,70 @@ class History:
         created = self._walk_back(events.PoolCreated, registry, None, _account(operator))
         return next((event.pool for event in created if event.params_hash == params_hash), None)
 
-    def list_pools(self) -> list[events.PoolCreated]:
-        """Return the creation of every pool of the deployment, oldest first."""
-        return self._list(events.PoolCreated, self.contracts.deployment.pool_registry)
+    def list_pools_of(self, operator: Address) -> list[PoolId]:
+        """Return the pools that an account has created, oldest first."""
+        registry = self.contracts.deployment.pool_registry
+        return [event.pool for event in self._list(events.PoolCreated, registry, None, _account(operator))]
+
+    def find_listings(self, pools: Sequence[PoolId], *, is_over: Callable[[], bool]) -> dict[PoolId, Listing]:
+        """Return creation and newest announced URL of pools. A pool that does not exist has no entry.
+
+        A pool that is not found before `is_over` returns True has none either.
+        """
+        registry = self.contracts.deployment.pool_registry
+        kinds = [events.get_topic(events.PoolCreated), events.get_topic(events.PoolAnnounced)]
+        topics, urls, found = [kinds, [_word(pool) for pool in pools]], dict[PoolId, str](), dict[PoolId, Listing]()
+        for event in self._walk_logs(registry, topics, is_over=is_over) if pools else ():
+            if isinstance(event, events.PoolAnnounced):
+                urls.setdefault(event.pool, event.url)
+            elif isinstance(event, events.PoolCreated):  # Nothing is announced before it.
+                found[event.pool] = Listing(created=event, url=urls.get(event.pool, ""))
+            if len(found) == len(pools):
+                break
+        return found
+
+    def count_nodes(
+        self, pools: Sequence[PoolId], *, first: int, is_over: Callable[[], bool]
+    ) -> dict[PoolId, int] | None:
+        """Return how many nodes each pool has. `first` is a block before their registration.
+
+        Returns None if `is_over` returns True before all are counted.
+        """
+        counts = dict.fromkeys(pools, 0)
+        topics = [None, [_word(pool) for pool in pools]]
+        for event in self._walk_logs(
+            self.contracts.deployment.node_registry, topics, first_block=first, is_over=is_over
+        ):
+            if isinstance(event, events.NodeRegistered):
+                counts[event.pool] += 1
+            elif isinstance(event, events.NodeRemoved):
+                counts[event.pool] -= 1
+        return None if is_over() else counts
+
+    def list_newest_epochs(
+        self, counts: Mapping[PoolId, int], *, first: int, is_over: Callable[[], bool]
+    ) -> dict[PoolId, list[events.EpochPosted]]:
+        """Return the newest posted epochs of pools, oldest first. `counts` says how many of each pool, which has them.
+
+        `first` is a block before the first of them. It stops early once `is_over` returns True.
+        """
+        found: dict[PoolId, list[events.EpochPosted]] = {pool: [] for pool, count in counts.items() if count}
+        topics = [[events.get_topic(events.EpochPosted)], [_word(pool) for pool in found]]
+        missing = sum(counts.values())
+        ledger = self.contracts.deployment.epoch_ledger
+        for event in self._walk_logs(ledger, topics, first_block=first, is_over=is_over) if missing else ():
+            if isinstance(event, events.EpochPosted) and len(found[event.pool]) < counts[event.pool]:
+                found[event.pool].append(event)
+                missing -= 1
+            if not missing:
+                break
+        return {pool: epochs[::-1] for pool, epochs in found.items()}
 
     def find_announcement(self, pool: PoolId) -> str:
         """Return the newest announced URL of a pool, unchecked. Empty if there is none."""
         registry = self.contracts.deployment.pool_registry
         newest = next(self._walk_back(events.PoolAnnounced, registry, _word(pool)), None)
         return "" if newest is None else newest.url
-
-    def list_announcements(self) -> dict[PoolId, str]:
-        """Return the newest announced URL of each pool. The URLs are unchecked, and an empty one is left out."""
-        announced = self._list(events.PoolAnnounced, self.contracts.deployment.pool_registry)
-        newest = {event.pool: event.url for event in announced}
-        return {pool: url for pool, url in newest.items() if url}
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """Return a posted epoch, even if it is disabled. None if it was not posted."""
@@ -175,20 +233,31 @@ class History:
         return next(self._walk_back(kind, contract, *indexed), None)
 
     def _walk_back(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> Iterator[Found]:
-        """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes.
+        """Yield the events of one class with these indexed values, newest first. `events.Event` selects all classes."""
+        topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
+        yield from (event for event in self._walk_logs(contract, topics) if isinstance(event, kind))
+
+    def _walk_logs(
+        self,
+        contract: Address,
+        topics: Sequence[Topic],
+        *,
+        first_block: int = 0,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> Iterator[events.Event]:
+        """Yield the events with these topics from `first_block` on, newest first, until `is_over` returns True.
 
         It reads as many blocks at a time as the node accepts, and at most MAX_BLOCKS.
         """
-        topics = [None if kind is events.Event else events.get_topic(kind), *indexed]
-        start, last = self.contracts.deployment.start_block, self.client.block_number()
+        start, last = max(first_block, self.contracts.deployment.start_block), self.client.block_number()
 
         def read(blocks: int) -> tuple[int, list[Log]]:
             first = max(start, last - blocks + 1)
             return first, self.client.get_logs([contract], first=first, last=last, topics=topics)
 
-        while last >= start:
+        while last >= start and not is_over():
             first, logs = self._ranges.fit(read, most=min(MAX_BLOCKS, last - start + 1))
-            yield from (event for event in map(events.decode, reversed(logs)) if isinstance(event, kind))
+            yield from (event for event in map(events.decode, reversed(logs)) if event is not None)
             last = first - 1
 
 

@@ -35,6 +35,8 @@ from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.urls import show_host
 
 BlockTag = int | Literal["latest", "safe", "finalized", "pending", "earliest"]
+Topic = Hash | Sequence[Hash] | None
+"""Topic of a query for logs: one value, any of some values, or any value at all."""
 _UNCLEAR_REFUSALS = ("chain_refused", "reverted", "insufficient_funds")
 """Codes of refusals to send that a node may also give for a transaction that it has or has just mined."""
 DEFAULT_PRIORITY_FEE = 10**9
@@ -86,10 +88,10 @@ class ChainClient(NodeRequests):
             transaction["from"] = sender
         return self._read(read_bytes, "eth_call", transaction, _to_tag(block))
 
-    def get_logs(
-        self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Hash | None] = ()
-    ) -> list[Log]:
-        """Return the logs of blocks first..last in chain order. None in `topics` matches any topic."""
+    def get_logs(self, addresses: list[Address], *, first: int, last: int, topics: Sequence[Topic] = ()) -> list[Log]:
+        """Return the logs of blocks first..last in chain order. None in `topics` matches any topic, and a list
+        each of its topics.
+        """
         query: dict[str, Any] = {"address": addresses, "fromBlock": hex(first), "toBlock": hex(last)}
         if topics:
             query["topics"] = list(topics)

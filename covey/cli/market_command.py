@@ -8,14 +8,12 @@ import typer
 from covey.console import options
 from covey.console.options import Bandwidth, DeploymentFile, FolderSource, Json
 from covey.console.terminal import describe_duration, quote
-from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.errors import OperatorError
 
 if TYPE_CHECKING:
-    from covey.chain.amounts import TokenUnit
     from covey.chain.history import History
-    from covey.network.market import ListedPool
+    from covey.network.market import ListedPool, Market
     from covey.protocol.hardware_needs import MachineHardware
-    from covey.protocol.ids import PoolId
 
 market = typer.Typer(help="Find pools on chain, and what they pay.", invoke_without_command=True)
 
@@ -25,13 +23,28 @@ Order = Annotated[
     MarketOrder,
     typer.Option(
         "--sort",
-        help="Order of the list, the best first. earnings: what a worker has been paid per hour; pools for which that "
-        "is unknown are last.",
+        help="Order of the listed pools, the best first. earnings: what the newest epochs paid per hour and node, both "
+        "counted on chain; pools for which that is unknown are last.",
     ),
 ]
 Fits = Annotated[
     bool,
     typer.Option("--fits", help="List only pools that this machine fits, and say of each other one why it does not."),
+]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=500, help="Maximum number of listed pools. The newest ones are listed.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=1.0,
+        metavar="SECONDS",
+        help="Deadline in seconds for reading the chain and asking coordinators. What was not read by then is counted.",
+    ),
+]
+All = Annotated[
+    bool, typer.Option("--all", help="Also list pools that have ended or have no money left that is not promised.")
 ]
 Node = Annotated[
     str | None,
@@ -52,14 +65,17 @@ def list_pools(
     ] = None,
     rpc: Node = None,
     sort: Order = "price",
+    limit: Limit = 50,
+    timeout: Timeout = 60.0,
+    everything: All = False,
     fits: Fits = False,
     bandwidth: Bandwidth = None,
     as_json: Json = False,
 ) -> None:
     """List the pools of a deployment: what they train, what they pay, and whether their coordinators answer.
 
-    Everything about money is read from the chain. Pools whose coordinator does not answer, or describes another pool
-    than the chain, are shown as such.
+    The list has the newest pools with money, at most --limit of them. Everything about money is read from the chain.
+    Pools whose coordinator does not answer, or describes another pool than the chain, are shown as such.
 
     Example: `covey market --deployment deployment.json --fits --sort earnings`
     """
@@ -67,44 +83,52 @@ def list_pools(
         return
     if deployment is None:
         raise OperatorError("no_deployment", "no file names the contracts", fix="Set --deployment or COVEY_DEPLOYMENT")
-    _list(deployment, rpc, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
+    found = _read(_open(deployment, rpc), limit=limit, seconds=timeout, everything=everything)
+    _print(found, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
 
 
-def _list(
-    deployment: Path, rpc: str | None, sort: MarketOrder, *, fits: bool, bandwidth: float | None, as_json: bool
-) -> None:
-    history = _open(deployment, rpc)
-    found = _read(history)
-    now = history.client.get_block("latest").timestamp
-    units = {each.pool: _read_unit(history, each.pool) for each in found}
+def _print(found: "Market", sort: MarketOrder, *, fits: bool, bandwidth: float | None, as_json: bool) -> None:
     keys: dict[MarketOrder, Any] = {
         "price": lambda each: -each.terms.reward_per_million,
-        "earnings": lambda each: _rank_earnings(each, units[each.pool]),
+        "earnings": _rank_earnings,
         "money": lambda each: -each.free_escrow,
         "age": lambda each: each.created_at,
     }
-    found.sort(key=keys[sort])
+    pools = sorted(found.pools, key=keys[sort])
     machine = _look_at_machine(bandwidth) if fits else None
-    misfits = {each.pool: each.list_misfits(machine) if machine else [] for each in found}
-    fitting = [each for each in found if not misfits[each.pool]]
+    misfits = {each.pool: each.list_misfits(machine) if machine else [] for each in pools}
+    fitting = [each for each in pools if not misfits[each.pool]]
     if as_json:
-        rows = [_describe(each, units[each.pool], now, as_json=True) for each in fitting]
-        options.show({"pools": rows, "misfits": {pool: why for pool, why in misfits.items() if why}}, as_json)
+        rows = [_describe(each, found.now, as_json=True) for each in fitting]
+        counts = {"total": found.total, "closed": found.closed, "unread": found.unread, "is_late": found.is_late}
+        options.show({"pools": rows, "misfits": {pool: why for pool, why in misfits.items() if why}} | counts, as_json)
         return
-    _print_table(fitting, units, now)
+    _print_table(fitting, found.now)
     for pool, reasons in misfits.items():
         if reasons:
             typer.echo(quote(f"pool {pool} does not fit this machine: {' '.join(reasons)}"))
-    if not found:
-        typer.echo("no pool is open on this chain")
+    for line in _describe_rest(found, shown=len(fitting)):
+        typer.echo(line)
 
 
-def _rank_earnings(found: "ListedPool", unit: "TokenUnit") -> tuple[bool, float]:
+def _describe_rest(found: "Market", *, shown: int) -> list[str]:
+    """Return sentences about the pools of the deployment that are not shown."""
+    lines = [f"{found.total:,} pools, {shown:,} shown"]
+    if found.closed:
+        lines.append(f"{found.closed:,} pools have ended or have no money left; --all lists them, too")
+    if found.unread and found.is_late:
+        lines.append(f"{found.unread:,} pools were not read before the deadline; --timeout allows more seconds")
+    elif found.unread:
+        lines.append(f"{found.unread:,} older pools were not read; --limit lists more")
+    return lines
+
+
+def _rank_earnings(found: "ListedPool") -> tuple[bool, float]:
     """Return the key of a pool in the order of earnings, in whole tokens. Pools with different tokens are compared by
     number.
     """
     hourly = found.expected_per_hour
-    return hourly is None, -(hourly or 0) / 10**unit.decimals
+    return hourly is None, -(hourly or 0) / 10**found.unit.decimals
 
 
 def _look_at_machine(bandwidth: float | None) -> "MachineHardware":
@@ -117,6 +141,9 @@ def list_pools_of_chain(
     deployment: DeploymentFile,
     rpc: Node = None,
     sort: Order = "price",
+    limit: Limit = 50,
+    timeout: Timeout = 60.0,
+    everything: All = False,
     fits: Fits = False,
     bandwidth: Bandwidth = None,
     folder: FolderSource = None,
@@ -126,7 +153,8 @@ def list_pools_of_chain(
 
     Example: `covey pool list mypool`
     """
-    _list(deployment, rpc, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
+    found = _read(_open(deployment, rpc), limit=limit, seconds=timeout, everything=everything)
+    _print(found, sort, fits=fits, bandwidth=bandwidth, as_json=as_json)
 
 
 @market.command("show")
@@ -161,6 +189,8 @@ def show_pool(
 
     Example: `covey market show 1 --deployment deployment.json --tokens-per-second 2500`
     """
+    from covey.local.joining import is_devnet
+    from covey.network.market import read_pool
     from covey.protocol.ids import PoolId
 
     if tokens_per_second is not None and measure is not None:
@@ -168,14 +198,13 @@ def show_pool(
             "two_speeds", "--tokens-per-second and --measure exclude each other", fix="Remove one of them"
         )
     history = _open(deployment, rpc)
-    (found,) = _read(history, only=PoolId(number))
-    unit, now = _read_unit(history, found.pool), history.client.get_block("latest").timestamp
-    values = _describe(found, unit, now, as_json=as_json)
+    found = read_pool(history, PoolId(number), is_devnet=is_devnet(history.contracts.deployment))
+    values = _describe(found, history.client.get_block("latest").timestamp, as_json=as_json)
     values["misfits"] = found.list_misfits(_look_at_machine(bandwidth))
     if measure is not None:
         tokens_per_second = _measure(history, found, measure, policies)
     if tokens_per_second is not None:
-        values |= _expect(found, unit, tokens_per_second)
+        values |= _expect(found, tokens_per_second)
     options.show(values, as_json)
 
 
@@ -255,27 +284,22 @@ def _open(deployment: Path, rpc: str | None) -> "History":
     return History(client=client, contracts=Contracts(client, known))
 
 
-def _read(history: "History", *, only: "PoolId | None" = None) -> "list[ListedPool]":
+def _read(history: "History", *, limit: int, seconds: float, everything: bool) -> "Market":
     from covey.local.joining import is_devnet
     from covey.network.market import list_market
 
-    return list_market(history, is_devnet=is_devnet(history.contracts.deployment), only=only)
+    typer.echo("reading the chain and asking the coordinators", err=True)
+    known = is_devnet(history.contracts.deployment)
+    return list_market(history, is_devnet=known, limit=limit, seconds=seconds, everything=everything)
 
 
-def _read_unit(history: "History", pool: "PoolId") -> "TokenUnit":
-    """Return the unit of a pool's token, or its smallest unit if the token does not report a valid one."""
-    from covey.chain.amounts import SMALLEST, read_unit
+def _describe(found: "ListedPool", now: int, *, as_json: bool) -> dict[str, Any]:
+    from dataclasses import asdict
 
-    try:
-        return read_unit(history.contracts.get_token(pool))
-    except (OperatorError, ProtocolError, TransientError):  # Anybody can name any contract as a token.
-        return SMALLEST
-
-
-def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool) -> dict[str, Any]:
     from covey.chain.amounts import Amount
 
-    terms, params, days = found.terms, found.params, found.days_left
+    terms, params, days, unit = found.terms, found.params, found.days_left, found.unit
+    record = {} if found.record is None else asdict(found.record)
     return {
         "pool": found.pool,
         "name": "unreadable parameters" if params is None else quote(params.name),
@@ -295,9 +319,7 @@ def _describe(found: "ListedPool", unit: "TokenUnit", now: int, *, as_json: bool
         "expected_per_hour": None if found.expected_per_hour is None else Amount(found.expected_per_hour, unit),
         "age": now - found.created_at if as_json else describe_duration(max(0, now - found.created_at)),
         "operator": found.operator,
-        "operator_pools": found.record.pools,
-        "operator_disabled_epochs": found.record.disabled_epochs,
-        "operator_cases": found.record.cases,
+        **{f"operator_{name}": count for name, count in record.items()},
         "invite_only": terms.is_invite_only,
         "needs": _describe_needs(found, as_json=as_json),
     }
@@ -312,15 +334,15 @@ def _describe_needs(found: "ListedPool", *, as_json: bool) -> dict[str, Any] | s
     return quote("; ".join([*([" or ".join(models)] if models else []), *needs.list_texts()]))
 
 
-def _expect(found: "ListedPool", unit: "TokenUnit", tokens_per_second: float) -> dict[str, Any]:
+def _expect(found: "ListedPool", tokens_per_second: float) -> dict[str, Any]:
     """Return the expected pay of a machine, as `describe_earnings` does."""
     from covey.console.earnings_lines import describe_earnings
     from covey.network.earnings import expect_earnings
 
-    return describe_earnings(expect_earnings(found.terms, found.params, tokens_per_second), unit)
+    return describe_earnings(expect_earnings(found.terms, found.params, tokens_per_second), found.unit)
 
 
-def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", now: int) -> None:
+def _print_table(found: "list[ListedPool]", now: int) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.markup import escape
@@ -339,7 +361,7 @@ def _print_table(found: "list[ListedPool]", units: "dict[PoolId, TokenUnit]", no
     }
     table = Table(*heads.values(), box=SIMPLE)
     for each in found:
-        row = _describe(each, units[each.pool], now, as_json=False)
+        row = _describe(each, now, as_json=False)
         table.add_row(*(escape("" if row[name] is None else str(row[name])) for name in heads))
     Console().print(table)
     for each in found:

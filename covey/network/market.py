@@ -3,25 +3,29 @@
 Everything that decides about money comes from the chain. What a coordinator says is compared with it, and the rest is
 shown as the operator's word. A URL comes from whoever created the pool, so it is asked with deadlines and size limits,
 and on a public chain only if its host is public.
+
+Anyone can create pools for gas, so every list has a limit and a deadline. What they leave out is counted.
 """
 
 import asyncio
 import ipaddress
 import socket
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from covey.chain.amounts import SMALLEST, TokenUnit, read_unit
 from covey.chain.contracts import Contracts
-from covey.chain.events import EpochPosted, PoolCreated
-from covey.chain.history import History
+from covey.chain.events import EpochPosted
+from covey.chain.history import History, Listing
 from covey.chain.structs import PoolState, PoolTerms
-from covey.errors import CoveyError, OperatorError, ProtocolError
+from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.network.pool_view import require_same_contracts
-from covey.protocol.api.public import StatusView
 from covey.protocol.hardware_needs import MachineHardware, list_misfits
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.params import PoolParams
@@ -30,10 +34,16 @@ from covey.runtime.urls import is_public_url
 ASK_SECONDS = 8.0
 """Deadline in seconds for all that one coordinator is asked."""
 MAX_ASKED = 16
-"""Maximum number of coordinators that are asked at a time."""
+"""Maximum number of coordinators, and of requests to the chain's node, at a time."""
+MARKET_POOLS, MARKET_SECONDS = 50, 60.0
+"""Default limit of listed pools, and default deadline in seconds of the whole list."""
+READ_PER_LISTED = 20
+"""Maximum number of pools whose state and money are read, per pool of the limit."""
 DAY_SECONDS = 86_400
 RATE_EPOCHS = 8
 """Number of newest epochs from which the rate of spending is computed."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class PoolService(StrEnum):
@@ -48,11 +58,13 @@ class PoolService(StrEnum):
     """Nobody answered in time, or not with a valid answer."""
     OTHER = "describes another pool"
     """The description does not match the chain."""
+    NOT_ASKED = "not asked"
+    """The deadline of the list has passed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRecord:
-    """Facts about an operator from the events of all its pools."""
+    """Facts about an operator from the events of the pools that it has created, and of the shown pool."""
 
     pools: int
     disabled_epochs: int
@@ -86,8 +98,11 @@ class ListedPool:
     fees_per_day: float
     """Part of `spent_per_day` that pays validators for verdicts."""
     nodes: int | None
-    """Number of nodes, by the coordinator's word. None if it was not asked."""
-    record: OperatorRecord
+    """Number of nodes that are registered on chain. None if the deadline has passed before they were counted."""
+    unit: TokenUnit
+    """Unit of the pool's token, or its smallest unit if the token does not report a valid one."""
+    record: OperatorRecord | None
+    """None in a list: only `read_pool` counts it."""
 
     @property
     def days_left(self) -> float | None:
@@ -96,9 +111,9 @@ class ListedPool:
 
     @property
     def expected_per_hour(self) -> int | None:
-        """What the newest epochs have paid a registered worker per hour on average. 0 once the free escrow is empty.
+        """What the newest epochs have paid a registered node per hour on average. 0 once the free escrow is empty.
 
-        None if no epoch or no worker is known.
+        Both numbers are from the chain. None if no epoch or no node is known.
         """
         if self.free_escrow == 0:
             return 0
@@ -112,44 +127,159 @@ class ListedPool:
         return list_misfits(self.params.needs, machine, models=self.params.verification.list_models())
 
 
-def list_market(history: History, *, is_devnet: bool, only: PoolId | None = None) -> list[ListedPool]:
-    """Return the pools that have not ended, oldest first. `only` selects one pool, whatever its state.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Market:
+    """Pools of a deployment, newest first, and how many pools are not among them."""
 
-    With `is_devnet`, coordinators on private networks are asked, too.
-    Raises OperatorError("unknown_pool") if there is no pool `only`.
+    pools: list[ListedPool]
+    total: int
+    """Number of pools that the deployment has."""
+    closed: int
+    """Number of pools left out because they have ended, or have no money that is not promised yet."""
+    unread: int
+    """Number of pools left out because the limit or the deadline was reached first."""
+    is_late: bool
+    """Whether the deadline has passed before everything was read."""
+    now: int
+    """Unix time of the chain in seconds."""
+
+
+class _Deadline:
+    """A deadline on the monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def compute_left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def is_over(self) -> bool:
+        return self.compute_left() == 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Funds:
+    """State and money of a pool."""
+
+    pool: PoolId
+    state: PoolState
+    escrow: int
+    free: int
+
+    @property
+    def is_worth_asking(self) -> bool:
+        """Whether a contributor could earn in the pool."""
+        return self.state in (PoolState.CREATED, PoolState.ACTIVE) and self.free > 0
+
+
+def list_market(
+    history: History,
+    *,
+    is_devnet: bool,
+    limit: int = MARKET_POOLS,
+    seconds: float = MARKET_SECONDS,
+    everything: bool = False,
+) -> Market:
+    """Return the newest pools that have not ended and have money that is not promised yet, at most `limit`.
+
+    It reads state and money of READ_PER_LISTED * `limit` pools at most, and everything else only of those that it
+    lists. With `everything`, ended pools and pools without money are listed, too. It ends about `seconds` after its
+    start, and counts what it has not read by then. With `is_devnet`, coordinators on private networks are asked, too.
     """
-    contracts, pools = history.contracts, history.contracts.pools
-    created = [replace(event, operator=pools.operator_of(event.pool)) for event in history.list_pools()]
-    states = {event.pool: pools.state_of(event.pool) for event in created}
-    chosen = [event for event in created if event.pool == only or (only is None and _is_open(states[event.pool]))]
-    if only is not None and not chosen:
-        contracts.pools.get_terms(only)
-    urls, records = history.list_announcements(), _list_records(history, created)
-    answers = asyncio.run(_ask_all([urls.get(event.pool, "") for event in chosen], contracts, chosen, is_devnet))
+    deadline, total = _Deadline(seconds), history.contracts.pools.count_pools()
+    chosen: list[_Funds] = []
+    oldest = max(0, total - limit * READ_PER_LISTED)
+    pool, closed = total, 0
+    with ThreadPoolExecutor(MAX_ASKED, "market") as threads:
+        while pool > oldest and len(chosen) < limit and not deadline.is_over():
+            batch = range(pool, max(oldest, pool - MAX_ASKED), -1)
+            for funds in threads.map(lambda number: _read_funds(history.contracts, PoolId(number)), batch):
+                if len(chosen) == limit:
+                    break
+                pool -= 1
+                if everything or funds.is_worth_asking:
+                    chosen.append(funds)
+                else:
+                    closed += 1
+        found = _describe_all(history, chosen, threads, deadline, is_devnet=is_devnet)
+    return Market(
+        pools=found,
+        total=total,
+        closed=closed,
+        unread=total - closed - len(found),
+        is_late=deadline.is_over(),
+        now=history.client.get_block("latest").timestamp,
+    )
+
+
+def read_pool(history: History, pool: PoolId, *, is_devnet: bool, seconds: float = MARKET_SECONDS) -> ListedPool:
+    """Return one pool, whatever its state, with the record of its operator.
+
+    Raises OperatorError("unknown_pool") if it does not exist, and TransientError("chain_slow") if the chain's node has
+    not described it within `seconds`.
+    """
+    history.contracts.pools.get_terms(pool)
+    deadline, funds = _Deadline(seconds), _read_funds(history.contracts, pool)
+    with ThreadPoolExecutor(1, "market") as threads:
+        found = _describe_all(history, [funds], threads, deadline, is_devnet=is_devnet)
+    if not found:
+        raise TransientError("chain_slow", f"the chain node has not described pool {pool} within {seconds:.0f} s")
+    return replace(found[0], record=_read_record(history, pool, found[0].operator))
+
+
+def _read_funds(contracts: Contracts, pool: PoolId) -> _Funds:
+    escrow = contracts.ledger.escrow_of(pool)
+    free = max(0, escrow - contracts.ledger.owed_of(pool)) if escrow else 0
+    return _Funds(pool, contracts.pools.state_of(pool), escrow, free)
+
+
+def _read_record(history: History, pool: PoolId, operator: Address) -> OperatorRecord:
+    own = {pool, *history.list_pools_of(operator)}
+    return OperatorRecord(
+        pools=len(own),
+        disabled_epochs=sum(event.pool in own for event in history.list_disabled()),
+        cases=sum(event.pool in own for event in history.list_cases()),
+    )
+
+
+def _describe_all(
+    history: History, chosen: Sequence[_Funds], threads: ThreadPoolExecutor, deadline: _Deadline, *, is_devnet: bool
+) -> list[ListedPool]:
+    """Return the pools that are described before the deadline, in the same order."""
+    is_over = deadline.is_over
+    listings = history.find_listings([funds.pool for funds in chosen], is_over=is_over)
+    seen = [funds for funds in chosen if funds.pool in listings]
+    if not seen:
+        return []
+    pools, first = [funds.pool for funds in seen], min(each.created.block_number for each in listings.values())
+    nodes = history.count_nodes(pools, first=first, is_over=is_over)
+    counts = {
+        pool: min(RATE_EPOCHS, n) for pool, n in _map(threads, history.contracts.ledger.epochs_of, pools, is_over)
+    }
+    epochs = history.list_newest_epochs(counts, first=first, is_over=is_over)
+
+    def describe(funds: _Funds) -> ListedPool:
+        listing = listings[funds.pool]
+        count = None if nodes is None else nodes[funds.pool]
+        return _describe(history, funds, listing, epochs.get(funds.pool, []), count)
+
+    described = [pool for _, pool in _map(threads, describe, seen, is_over)]
+    answers = asyncio.run(_ask_all(described, history.contracts, deadline, is_devnet=is_devnet))
     return [
-        _describe(history, event, states[event.pool], urls.get(event.pool, ""), answer, records[event.operator])
-        for event, answer in zip(chosen, answers, strict=True)
+        replace(pool, service=answer.service, trouble=answer.trouble)
+        for pool, answer in zip(described, answers, strict=True)
     ]
 
 
-def _is_open(state: PoolState) -> bool:
-    return state in (PoolState.CREATED, PoolState.ACTIVE)
+def _map(
+    threads: ThreadPoolExecutor, read: Callable[[Item], Result], items: Iterable[Item], is_over: Callable[[], bool]
+) -> list[tuple[Item, Result]]:
+    """Return the items with what `read` returns for them, without those that begin too late."""
 
+    def read_in_time(item: Item) -> list[tuple[Item, Result]]:
+        return [] if is_over() else [(item, read(item))]
 
-def _list_records(history: History, created: Sequence[PoolCreated]) -> Mapping[Address, OperatorRecord]:
-    disabled = Counter(event.pool for event in history.list_disabled())
-    cases = Counter(event.pool for event in history.list_cases())
-    pools: dict[Address, list[PoolId]] = {}
-    for event in created:
-        pools.setdefault(event.operator, []).append(event.pool)
-    return {
-        operator: OperatorRecord(
-            pools=len(own),
-            disabled_epochs=sum(disabled[pool] for pool in own),
-            cases=sum(cases[pool] for pool in own),
-        )
-        for operator, own in pools.items()
-    }
+    return [pair for found in threads.map(read_in_time, items) for pair in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,38 +288,42 @@ class _Answer:
 
     service: PoolService
     trouble: str = ""
-    status: StatusView | None = None
 
 
 async def _ask_all(
-    urls: Sequence[str], contracts: Contracts, created: Sequence[PoolCreated], is_devnet: bool
+    pools: Sequence[ListedPool], contracts: Contracts, deadline: _Deadline, *, is_devnet: bool
 ) -> list[_Answer]:
     gate = asyncio.Semaphore(MAX_ASKED)
 
-    async def ask(url: str, event: PoolCreated) -> _Answer:
+    async def ask(pool: ListedPool) -> _Answer:
         async with gate:
-            return await _ask(url, contracts, event, is_devnet=is_devnet)
+            seconds = min(ASK_SECONDS, deadline.compute_left())
+            return await _ask(pool, contracts, seconds=seconds, is_devnet=is_devnet)
 
-    return await asyncio.gather(*(ask(url, event) for url, event in zip(urls, created, strict=True)))
+    return await asyncio.gather(*map(ask, pools))
 
 
-async def _ask(url: str, contracts: Contracts, event: PoolCreated, *, is_devnet: bool) -> _Answer:
+async def _ask(pool: ListedPool, contracts: Contracts, *, seconds: float, is_devnet: bool) -> _Answer:
+    url = pool.url
     if not url:
         return _Answer(PoolService.NOT_ANNOUNCED, "its operator has not announced a URL")
     if not is_public_url(url):
         return _Answer(PoolService.REFUSED, "the announced URL is not valid")
+    if seconds <= 0:
+        return _Answer(PoolService.NOT_ASKED, "the deadline has passed before its coordinator was asked")
     try:
-        async with asyncio.timeout(ASK_SECONDS):
+        async with asyncio.timeout(seconds):
             if not is_devnet:
                 await _require_public_host(url)
-            async with CoordinatorClient(url, None, chain_id=0, timeout_seconds=ASK_SECONDS) as client:
+            async with CoordinatorClient(url, None, chain_id=0, timeout_seconds=seconds) as client:
                 view = await client.get_pool()
                 require_same_contracts(view, contracts.deployment)
-                if (view.pool, view.operator, view.params_hash) != (event.pool, event.operator, event.params_hash):
-                    return _Answer(PoolService.OTHER, f"it describes pool {view.pool} of {view.operator}")
-                return _Answer(PoolService.SERVED, status=await client.get_status())
+        expected = (pool.pool, pool.operator, pool.terms.params_hash)
+        if (view.pool, view.operator, view.params_hash) != expected:
+            return _Answer(PoolService.OTHER, f"it describes pool {view.pool} of {view.operator}")
+        return _Answer(PoolService.SERVED)
     except TimeoutError:
-        return _Answer(PoolService.SILENT, f"it has not answered within {ASK_SECONDS:.0f} s")
+        return _Answer(PoolService.SILENT, f"it has not answered within {seconds:.0f} s")
     except OperatorError as error:
         service = PoolService.OTHER if error.code == "other_contracts" else PoolService.REFUSED
         return _Answer(service, error.message)
@@ -216,34 +350,42 @@ async def _require_public_host(url: str) -> None:
 
 
 def _describe(
-    history: History, event: PoolCreated, state: PoolState, url: str, answer: _Answer, record: OperatorRecord
+    history: History, funds: _Funds, listing: Listing, epochs: Sequence[EpochPosted], nodes: int | None
 ) -> ListedPool:
-    contracts, pool = history.contracts, event.pool
+    """Describe a pool from the chain. `service` is not known yet."""
+    contracts, pool, created = history.contracts, funds.pool, listing.created
     terms = contracts.pools.get_terms(pool)
     try:
-        params = PoolParams.from_text(event.params, terms.params_hash)
+        params = PoolParams.from_text(created.params, terms.params_hash)
     except ProtocolError:
         params = None
-    escrow, owed = contracts.ledger.escrow_of(pool), contracts.ledger.owed_of(pool)
-    rewards, fees = _compute_rates(history.list_epochs(pool)[-RATE_EPOCHS:], terms)
+    rewards, fees = _compute_rates(epochs, terms)
     return ListedPool(
         pool=pool,
-        operator=event.operator,
-        state=state,
-        created_at=history.client.get_block(event.block_number).timestamp,
-        url=url,
-        service=answer.service,
-        trouble=answer.trouble,
+        operator=contracts.pools.operator_of(pool),
+        state=funds.state,
+        created_at=history.client.get_block(created.block_number).timestamp,
+        url=listing.url,
+        service=PoolService.NOT_ASKED,
+        trouble="",
         terms=terms,
         params=params,
         steps=contracts.policies.steps_of(pool),
-        escrow=escrow,
-        free_escrow=max(0, escrow - owed),
+        escrow=funds.escrow,
+        free_escrow=funds.free,
         spent_per_day=rewards,
         fees_per_day=fees,
-        nodes=None if answer.status is None else len(answer.status.nodes),
-        record=record,
+        nodes=nodes,
+        unit=_read_unit(contracts, pool),
+        record=None,
     )
+
+
+def _read_unit(contracts: Contracts, pool: PoolId) -> TokenUnit:
+    try:
+        return read_unit(contracts.get_token(pool))
+    except (OperatorError, ProtocolError, TransientError):  # Anybody can name any contract as a token.
+        return SMALLEST
 
 
 def _compute_rates(epochs: Sequence[EpochPosted], terms: PoolTerms) -> tuple[float, float]:

@@ -120,7 +120,7 @@ async def test_market__three_operators__newcomer_earns_in_two_and_leaves_the_one
                 walk.run_jobs()
             file = str(tmp_path / "one" / "deployment.json")
             listed = await asyncio.to_thread(
-                run_command, "market", "--deployment", file, "--fits", "--sort", "earnings"
+                run_command, "market", "--deployment", file, "--all", "--fits", "--sort", "earnings"
             )
             assert {each["pool"]: each["service"] for each in listed["pools"]} == {1: "served", 2: "served"}
             assert len({each["operator"] for each in listed["pools"]}) == 2

@@ -13,7 +13,7 @@ from covey.chain.history import History
 from covey.chain.json_rpc import Call
 from covey.errors import OperatorError
 from covey.network import market
-from covey.network.market import ListedPool, PoolService, list_market
+from covey.network.market import ListedPool, PoolService, list_market, read_pool
 from covey.protocol.hardware_needs import HardwareNeeds
 from covey.protocol.prices import compute_reward, find_highest_price
 from covey.runtime.http import find_free_ports
@@ -37,8 +37,7 @@ def announce(harness: CoordinatorHarness, url: str, *, pool: int | None = None) 
 async def read(harness: CoordinatorHarness, *, is_devnet: bool = True) -> ListedPool:
     history = History(client=harness.chain.client, contracts=harness.chain.contracts)
     pool = harness.ctx.ledger.pool
-    (found,) = await asyncio.to_thread(lambda: list_market(history, is_devnet=is_devnet, only=pool))
-    return found
+    return await asyncio.to_thread(lambda: read_pool(history, pool, is_devnet=is_devnet))
 
 
 async def test_list_market__announced_url__is_asked_and_compared_with_the_chain(harness: CoordinatorHarness):
@@ -50,7 +49,10 @@ async def test_list_market__announced_url__is_asked_and_compared_with_the_chain(
     assert found.operator == harness.chain.address("operator")
     assert found.terms.reward_per_million == find_highest_price(harness.ctx.chain.prices)
     assert found.params == harness.ctx.params
+    assert found.record is not None
     assert (found.record.pools, found.record.disabled_epochs) == (found.pool, 0)
+    history = History(client=harness.chain.client, contracts=harness.chain.contracts)
+    assert found.nodes == len(history.list_nodes(found.pool, harness.chain.address("contributor")))
 
 
 async def test_list_market__coordinator_of_another_pool__is_shown_as_such(harness: CoordinatorHarness):
@@ -61,8 +63,8 @@ async def test_list_market__coordinator_of_another_pool__is_shown_as_such(harnes
     number = pools.count_pools()
     announce(harness, harness.url, pool=number)
     history = History(client=harness.chain.client, contracts=harness.chain.contracts)
-    found = await asyncio.to_thread(lambda: list_market(history, is_devnet=True))
-    services = {each.pool: each.service for each in found}
+    found = await asyncio.to_thread(lambda: list_market(history, is_devnet=True, everything=True))
+    services = {each.pool: each.service for each in found.pools}
     assert services[number] is PoolService.OTHER
     assert harness.ctx.ledger.pool in services
 
@@ -107,10 +109,10 @@ async def test_announce__bytes_that_are_not_text__stop_no_follower(harness: Coor
     assert (await read(harness)).service is PoolService.SERVED
 
 
-async def test_list_market__unknown_pool__is_named(harness: CoordinatorHarness):
+async def test_read_pool__unknown_pool__is_named(harness: CoordinatorHarness):
     history = History(client=harness.chain.client, contracts=harness.chain.contracts)
     with pytest.raises(OperatorError, match="unknown_pool"):
-        list_market(history, is_devnet=True, only=99)
+        read_pool(history, 99, is_devnet=True)
 
 
 async def test_market__command__prints_the_pool_and_what_a_machine_earns(harness: CoordinatorHarness, tmp_path):

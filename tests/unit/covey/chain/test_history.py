@@ -102,3 +102,15 @@ def iter_block_numbers(number: int) -> Iterator[int]:
     """Answer once, and then be down."""
     yield number
     raise TransientError("chain_unreachable", "gone")
+
+
+def test_walk__is_over__asks_for_no_further_blocks():
+    node = LimitedNode(1000)
+    history = make_history(node)
+    assert history.find_listings([1, 2], is_over=lambda: len(node.asked) == 3) == {}
+    assert len(node.asked) == 3
+    assert history.count_nodes([1], first=3, is_over=lambda: True) is None
+    assert history.list_newest_epochs({1: 0}, first=3, is_over=lambda: False) == {}
+    assert len(node.asked) == 3
+    assert history.count_nodes([1], first=LENGTH - 500, is_over=lambda: False) == {1: 0}
+    assert len(node.asked) == 4

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 from covey import cli
 from covey.chain.amounts import TokenUnit
 from covey.cli import market_command
+from covey.network.market import Market
 from covey.protocol.hardware_needs import HardwareNeeds, MachineHardware
 from tests.fakes.pool import make_params
 from tests.unit.covey.network.test_market import POOL
@@ -21,20 +21,20 @@ FOUND = [
     replace(POOL, pool=1, nodes=None),
     replace(POOL, pool=2),  # 50 of 100 smallest units: half a token per hour
     replace(POOL, pool=3, free_escrow=0),
-    replace(POOL, pool=4, spent_per_day=48_000.0, params=NEEDY),  # 500 of 1000 smallest units: the same
+    replace(
+        POOL, pool=4, spent_per_day=48_000.0, params=NEEDY, unit=TokenUnit(3, "OTHER")
+    ),  # 500 of 1000 smallest units: the same
     replace(POOL, pool=5, spent_per_day=9600.0),  # one token per hour
 ]
-UNITS = {4: TokenUnit(3, "OTHER")}
 
 
 @pytest.fixture
 def market(monkeypatch: pytest.MonkeyPatch):
     """Run `covey market` over FOUND, on a machine with 1 GiB of memory."""
-    client = SimpleNamespace(get_block=lambda _: SimpleNamespace(timestamp=0))
     machine = MachineHardware(memory_bytes=1 << 30, free_disk_bytes=0)
-    monkeypatch.setattr(market_command, "_open", lambda *_: SimpleNamespace(client=client))
-    monkeypatch.setattr(market_command, "_read", lambda _: list(FOUND))
-    monkeypatch.setattr(market_command, "_read_unit", lambda _, pool: UNITS.get(pool, TokenUnit(2, "CVT")))
+    monkeypatch.setattr(market_command, "_open", lambda *_: None)
+    listed = Market(pools=FOUND, total=10_000, closed=95, unread=9900, is_late=False, now=0)
+    monkeypatch.setattr(market_command, "_read", lambda _, **__: listed)
     monkeypatch.setattr(market_command, "_look_at_machine", lambda _: machine)
 
     def run(*options: str) -> str:
@@ -59,3 +59,19 @@ def test_market__fits__leaves_out_the_pool_that_asks_for_more(market):
     assert shown["misfits"] == {"4": [why]}
     assert f"pool 4 does not fit this machine: {why}\n" in market("--fits")
     assert "does not fit" not in market()
+
+
+def test_market__more_pools_than_the_limit__says_how_many_are_not_shown(market):
+    printed = market()
+    assert "10,000 pools, 5 shown\n" in printed
+    assert "95 pools have ended or have no money left; --all lists them, too\n" in printed
+    assert "9,900 older pools were not read; --limit lists more\n" in printed
+    assert json.loads(market("--json"))["unread"] == 9900
+
+
+def test_describe_rest__deadline__names_the_pools_that_were_not_read():
+    late = Market(pools=[], total=30, closed=0, unread=30, is_late=True, now=0)
+    assert market_command._describe_rest(late, shown=0) == [
+        "30 pools, 0 shown",
+        "30 pools were not read before the deadline; --timeout allows more seconds",
+    ]
