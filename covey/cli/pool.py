@@ -1,7 +1,7 @@
 """`covey pool`: create, fund, start, end and show pools."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,11 @@ from covey.console.options import (
     show,
 )
 from covey.console.terminal import Moment
-from covey.errors import OperatorError
+from covey.errors import CoveyError, OperatorError
+
+if TYPE_CHECKING:
+    from covey.console.account import Account
+    from covey.protocol.ids import PoolId
 
 pool = typer.Typer(help="Create, fund, start and end pools.", no_args_is_help=True)
 
@@ -44,6 +48,13 @@ def pool_create(
         str | None,
         typer.Option(help="Address of the key that signs promises and posts epochs. Without it, that of the operator."),
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Base URL of the pool's coordinator, to announce on chain, for example https://pool.example. Without "
+            "it, `covey market` shows the pool as not announced."
+        ),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Create the pool without asking even if one account holds several roles.")
     ] = False,
@@ -51,7 +62,7 @@ def pool_create(
     folder: FolderSource = None,
     as_json: Json = False,
 ) -> None:
-    """Create a pool. The account that signs becomes its operator.
+    """Create a pool, and with --url announce where it is served. The account that signs becomes its operator.
 
     Prints the worst plan of a cheat and how much it is expected to lose relative to its gain. Refuses terms that deter
     cheating too little. On a chain that is not a devnet, it warns of windows that are too short for a public pool, such
@@ -75,7 +86,9 @@ def pool_create(
     )
     from covey.local.joining import is_devnet
     from covey.local.plan import find_short_windows
+    from covey.local.pool_opening import require_announceable
 
+    announced = require_announceable(url or "")
     account = options.open_account(deployment, key_file, folder=folder)
     terms, validators, params = read_pool_file(file, account.deployment.token, datasets=dataset or (), model=model)
     if signer is not None:
@@ -93,13 +106,26 @@ def pool_create(
         ask_for_consent(file, weaknesses)
     account.require_nothing_pending()
     entry = account.send(account.contracts.pools.create_pool(terms, validators, params.to_text()))
-    values: dict[str, Any] = {"pool": account.contracts.pools.count_pools(), "transaction": entry.transaction_hash}
+    number = account.history.find_pool(account.wallet.address, terms.params_hash)
+    values: dict[str, Any] = {"pool": number, "transaction": entry.transaction_hash}
+    if announced and number is not None:
+        values |= _announce(account, number, announced)
     if as_json:
         values["deterrence"] = measure_deterrence(terms, params, detection=1.0)
         values["deterrence_at_half_detection"] = measure_deterrence(terms, params, detection=0.5)
     else:
         values["deterrence"] = describe_deterrence(terms, params)
     show(values, as_json)
+
+
+def _announce(account: "Account", pool: "PoolId", url: str) -> dict[str, str]:
+    """Announce a new pool. If that fails, the pool exists nevertheless, so it is a warning and not an error."""
+    try:
+        account.send(account.contracts.pools.announce(pool, url))
+    except CoveyError as error:
+        typer.echo(f"warn: pool {pool} was created, but it was not announced: {error.message}", err=True)
+        return {}
+    return {"url": url}
 
 
 def ask_for_consent(file: Path, weaknesses: list[str]) -> None:

@@ -163,17 +163,26 @@ def announce_pool(folder: Path, url: str | None = None, *, say: Callable[[str], 
     `url` is None for the coordinator's base URL in the folder's settings. Raises OperatorError("bad_url").
     """
     settings = CoordinatorConfig.load(folder / "coordinator.toml", environment=get_environment())
-    chosen = (settings.base_url if url is None else url).rstrip("/")
+    chosen = require_announceable(settings.base_url if url is None else url)
+    operator = _open_account(folder, folder / OPERATOR_KEY)
+    if operator.history.find_announcement(operator.pool) != chosen:
+        say(f"pool {operator.pool}: announcing {chosen or 'that it is served nowhere'}")
+        operator.send(operator.contracts.pools.announce(operator.pool, chosen))
+    return chosen
+
+
+def require_announceable(url: str) -> str:
+    """Return a URL without a slash at its end, or an empty text, which takes an announcement back.
+
+    Raises OperatorError("bad_url") if it cannot be announced.
+    """
+    chosen = url.rstrip("/")
     if chosen and not (is_public_url(chosen) and len(chosen) <= MAX_URL):
         raise OperatorError(
             "bad_url",
             f"{chosen} cannot be announced, because it is not a plain URL of at most {MAX_URL} characters",
             fix="Use a URL such as https://pool.example",
         )
-    operator = _open_account(folder, folder / OPERATOR_KEY)
-    if operator.history.find_announcement(operator.pool) != chosen:
-        say(f"pool {operator.pool}: announcing {chosen or 'that it is served nowhere'}")
-        operator.send(operator.contracts.pools.announce(operator.pool, chosen))
     return chosen
 
 

@@ -42,7 +42,10 @@ ACCUSATION = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=ALICE)
 
 
 class FakeHistory:
-    """Epoch 1 is posted and pays; one case is open."""
+    """Epoch 1 is posted and pays; one case is open. The newest pool of everybody is 7."""
+
+    def find_pool(self, operator, params_hash):
+        return 7
 
     def find_epoch(self, pool, epoch):
         return SimpleNamespace(epoch=1, record=RECORD, transaction_hash=HASH) if (pool, epoch) == (1, 1) else None

@@ -8,7 +8,7 @@ from covey import cli
 from covey.chain.structs import Accusation, BondKind, Unbonding
 from covey.cli import pool
 from covey.console import account, options
-from covey.errors import OperatorError
+from covey.errors import OperatorError, TransientError
 from tests.fakes.account import ACCUSATION, ALICE, BOB, HASH, RECORD, Contract, invoke, runner
 
 pytestmark = pytest.mark.unit
@@ -114,6 +114,40 @@ def test_pool_create__strangers_only__asks_nothing(opened, tmp_path):
     file = tmp_path / "p.toml"
     file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
     assert invoke("pool", "create", str(file))["pool"] == 7
+
+
+def test_pool_create__url__is_announced(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
+    found = invoke("pool", "create", str(file), "--url", "https://pool.example/")
+    assert (found["pool"], found["url"]) == (7, "https://pool.example")
+    assert opened.sent == ["create_pool", "announce"]
+
+
+def test_pool_create__url_that_is_none__is_refused_before_the_pool_is_created(opened, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k", "--url", "pool.example"]
+    assert runner.invoke(cli.app, plain).exception.code == "bad_url"
+    assert opened.sent == []
+
+
+def test_pool_create__announcement_fails__still_names_the_new_pool(opened, tmp_path, monkeypatch):
+    file = tmp_path / "p.toml"
+    file.write_text(POOL_FILE.format(trainer="0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"))
+    send = opened.send
+
+    def fail_to_announce(call):
+        if call.label == "announce":
+            raise TransientError("not_mined", "the announcement was not mined")
+        return send(call)
+
+    monkeypatch.setattr(opened, "send", fail_to_announce)
+    plain = ["pool", "create", str(file), "--deployment", "d.json", "--key-file", "k", "--url", "https://pool.example"]
+    result = runner.invoke(cli.app, plain)
+    assert result.exit_code == 0
+    assert "warn: pool 7 was created, but it was not announced: the announcement was not mined" in result.stderr
+    assert result.stdout.splitlines()[0].split() == ["pool", "7"]
 
 
 def test_pool_create__fee_that_no_epoch_pays__warns(opened, tmp_path):
