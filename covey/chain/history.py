@@ -48,7 +48,7 @@ class History:
 
     def find_params(self, pool: PoolId) -> str | None:
         """Return the unchecked text of a pool's parameters. None if the pool does not exist."""
-        event = self._find(events.PoolCreated, self.contracts.deployment.pool_registry, _word(pool))
+        event = self._find(events.PoolCreated, self.contracts.deployment.pool_registry, encode_topic(pool))
         return None if event is None else event.params
 
     def find_pool(self, operator: Address, params_hash: Hash) -> PoolId | None:
@@ -119,16 +119,17 @@ class History:
     def find_announcement(self, pool: PoolId) -> str:
         """Return the newest announced URL of a pool, unchecked. Empty if there is none."""
         registry = self.contracts.deployment.pool_registry
-        newest = next(self._walk_back(events.PoolAnnounced, registry, _word(pool)), None)
+        newest = next(self._walk_back(events.PoolAnnounced, registry, encode_topic(pool)), None)
         return "" if newest is None else newest.url
 
     def find_epoch(self, pool: PoolId, epoch: int) -> events.EpochPosted | None:
         """Return a posted epoch, even if it is disabled. None if it was not posted."""
-        return self._find(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool), _word(epoch))
+        ledger = self.contracts.deployment.epoch_ledger
+        return self._find(events.EpochPosted, ledger, encode_topic(pool), encode_topic(epoch))
 
     def list_epochs(self, pool: PoolId) -> list[events.EpochPosted]:
         """Return the posted epochs of a pool, including disabled ones, oldest first."""
-        return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, _word(pool))
+        return self._list(events.EpochPosted, self.contracts.deployment.epoch_ledger, encode_topic(pool))
 
     def read_prices(self, pool: PoolId, epochs: Sequence[events.EpochPosted], *, now: int) -> EpochPrices:
         """Return the prices of a pool's epochs. `epochs` are all that were posted, and `now` is the chain's time."""
@@ -142,7 +143,7 @@ class History:
 
     def list_validators(self, pool: PoolId) -> set[Address]:
         """Return the validators of a pool, and those that were replaced."""
-        replaced = self._list(events.ValidatorReplaced, self.contracts.deployment.pool_registry, _word(pool))
+        replaced = self._list(events.ValidatorReplaced, self.contracts.deployment.pool_registry, encode_topic(pool))
         return {*self.contracts.pools.get_validators(pool), *(event.previous for event in replaced)}
 
     def find_claimable(self, pool: PoolId, *, now: int) -> events.EpochPosted | None:
@@ -178,7 +179,7 @@ class History:
 
     def list_accusations(self, pool: PoolId) -> list[Accusation]:
         """Return the accusations of all cases of a pool, oldest first."""
-        opened = self._list(events.CaseOpened, self.contracts.deployment.slashing_court, None, _word(pool))
+        opened = self._list(events.CaseOpened, self.contracts.deployment.slashing_court, None, encode_topic(pool))
         return [_read_accusation(event) for event in opened]
 
     def list_case_events(self, receipt_hash: Hash) -> list[events.Event]:
@@ -189,7 +190,7 @@ class History:
         """Return a contributor's current nodes in the order of their registration."""
         registry = self.contracts.deployment.node_registry
         working: dict[Address, None] = {}
-        for event in self._list(events.Event, registry, _word(pool), None, _account(contributor)):
+        for event in self._list(events.Event, registry, encode_topic(pool), None, _account(contributor)):
             if isinstance(event, events.NodeRegistered):
                 working[event.node] = None
             elif isinstance(event, events.NodeRemoved):
@@ -219,7 +220,7 @@ class History:
 
     def list_policies(self, pool: PoolId) -> list[events.PolicyPublished]:
         """Return the published policies of a pool, oldest first."""
-        return self._list(events.PolicyPublished, self.contracts.deployment.policy_registry, _word(pool))
+        return self._list(events.PolicyPublished, self.contracts.deployment.policy_registry, encode_topic(pool))
 
     def _list(self, kind: type[Found], contract: Address, *indexed: Hash | None) -> list[Found]:
         """Return the events of one class with these indexed values, oldest first."""
@@ -267,7 +268,8 @@ def _read_accusation(opened: events.CaseOpened) -> Accusation:
     )
 
 
-def _word(number: int) -> Hash:
+def encode_topic(number: int) -> Hash:
+    """Return an indexed number of an event as the topic that a node selects by."""
     return hash_from_bytes(number.to_bytes(32))
 
 
