@@ -4,6 +4,8 @@ A proof that is kept can be claimed with nothing but a node of the chain, also w
 cumulative, so the proof of the newest final epoch claims everything; earlier ones matter if that epoch is disabled.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from covey.chain.structs import EpochRecord
 from covey.errors import ProtocolError
 from covey.network.coordinator_client import CoordinatorClient
 from covey.protocol.api.public import RewardView
+from covey.protocol.epoch_file import EpochFile
 from covey.protocol.ids import Address, PoolId
 from covey.protocol.merkle import compute_reward_leaf, is_in_tree
 from covey.protocol.promises import KEPT_EPOCHS
@@ -30,8 +33,22 @@ class KeptRewards:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.seen = max(self.list_epochs(), default=-1)
-        """Number of the newest epoch that was looked at. -1: none."""
+        self._done = set(self.list_epochs())
+        """Epochs whose proofs are kept, or that are known to have none."""
+        self._tries: Counter[int] = Counter()
+        """Number of times that an epoch was postponed."""
+
+    def list_missing(self, epochs: Iterable[int]) -> list[int]:
+        """Return the epochs that are not done: those that were postponed least first, and of these the newest."""
+        return sorted(set(epochs) - self._done, key=lambda epoch: (self._tries[epoch], -epoch))
+
+    def mark_done(self, epoch: int) -> None:
+        """Record that an epoch needs no further look: its proof is kept, or it has none."""
+        self._done.add(epoch)
+
+    def postpone(self, epoch: int) -> None:
+        """Record that an epoch could not be looked at, so that others come first."""
+        self._tries[epoch] += 1
 
     def list_epochs(self) -> list[int]:
         """Return the numbers of the kept epochs, newest first."""
@@ -76,6 +93,16 @@ def require_reward(
             f"the reward that is reported for {contributor} is not part of epoch {record.epoch} on chain",
         )
     return view
+
+
+def build_reward(file: EpochFile, contributor: Address, *, chain: int, ledger: Address) -> RewardView | None:
+    """Return what a contributor had earned by the end of an epoch, with its proof. None if it had earned nothing."""
+    amount = file.rewards.get(contributor)
+    if amount is None:
+        return None
+    leaf = compute_reward_leaf(chain=chain, ledger=ledger, pool=file.pool, contributor=contributor, cumulative=amount)
+    proof = file.build_reward_tree(chain=chain, ledger=ledger).get_proof(leaf)
+    return RewardView(epoch=file.epoch, contributor=contributor, cumulative=amount, proof=tuple(proof))
 
 
 async def fetch_reward(client: CoordinatorClient, contributor: Address, epoch: int) -> RewardView | None:

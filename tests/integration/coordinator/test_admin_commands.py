@@ -104,7 +104,7 @@ async def test_rewards_claim__coordinator_is_gone__claims_with_the_proofs_that_t
         )
         ctx = SimpleNamespace(network=network, rewards=kept, contributor=harness.chain.address("contributor"))
         assert await keep_rewards(ctx) is CycleResult.IDLE
-        assert (kept.list_epochs(), kept.seen) == ([0], 0)
+        assert (kept.list_epochs(), kept.list_missing(range(1))) == ([0], [])
         assert await keep_rewards(ctx) is CycleResult.IDLE
     harness.chain.advance(20)
     with pytest.raises(OperatorError, match="no_proof"):

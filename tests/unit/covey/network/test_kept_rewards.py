@@ -84,7 +84,7 @@ def test_keep__more_than_the_ledger_keeps__deletes_the_oldest(tmp_path: Path):
     for epoch in (0, 1, 256):
         kept.keep(view(epoch))
     assert kept.list_epochs() == [256, 1]
-    assert KeptRewards(tmp_path).seen == 256
+    assert KeptRewards(tmp_path).list_missing([0, 1, 2, 255, 256]) == [255, 2, 0]
 
 
 @pytest.mark.parametrize(
