@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from covey.protocol.api.public import RewardView, SubmissionView
     from covey.protocol.ids import Address
 
+CREDIT_COMMAND = "covey rewards withdraw-credit"
+"""Command that withdraws a credit, which is what the pool's token refused to pay."""
 rewards = typer.Typer(help="Show and claim earned rewards.", no_args_is_help=True)
 LIMIT = 10_000
 """Maximum number of submissions to read. A contributor submits fewer within the windows of an epoch."""
@@ -94,7 +96,8 @@ def rewards_show(
 ) -> None:
     """Show a contributor's work and rewards: work not judged yet, rewards not final yet, claimable and claimed.
 
-    Values that only the coordinator has are shown as unknown while it does not respond.
+    Values that only the coordinator has are shown as unknown while it does not respond. What the token refused to pay
+    is shown as a credit, with the command that withdraws it.
 
     Example: `covey rewards show myworker`
     """
@@ -115,6 +118,7 @@ def rewards_show(
     ledger = account.contracts.ledger
     prices = account.history.read_prices(account.pool, [*([final] if final else []), *unfinal], now=now)
     claimed, deduction = ledger.claimed_of(account.pool, who), ledger.deduction_of(account.pool, who)
+    credit = ledger.credit_of(account.pool, who)
     view, work = _ask_coordinator(account, coordinator_url, who, final, unfinal)
     units_by_epoch = work.units_by_epoch if work else {}
     accepted = sum(compute_reward(units, prices.find(epoch)) for epoch, units in units_by_epoch.items())
@@ -129,6 +133,7 @@ def rewards_show(
         "claimed": Amount(claimed, unit),
         **({"paid_by_bond": Amount(deduction, unit)} if deduction else {}),
         "claimable": None if earned is None else Amount(max(0, earned - claimed - deduction), unit),
+        **({"credit": Amount(credit, unit), "credit_command": CREDIT_COMMAND} if credit else {}),
     }
     at = values["next_final_at"]
     values["next_final_at"] = None if at is None else Moment(at, now)

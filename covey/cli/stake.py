@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from covey.cli.rewards import CREDIT_COMMAND
 from covey.console import options
 from covey.console.options import AmountText, DeploymentFile, FolderSource, Json, KeyFile, Kind, Pool, Raw, show
 from covey.console.terminal import LAST_TIME, Moment, describe_time
@@ -60,16 +61,21 @@ def _open_account(deployment: Path, key_file: Path, pool: int, folder: Path | No
 
 
 def _describe(account: "Account", kind: str, unit: "TokenUnit") -> dict[str, Any]:
-    """Return bonded and unbonding stake, with the date from which all of it can be withdrawn."""
+    """Return bonded and unbonding stake, with the date from which all of it can be withdrawn.
+
+    A credit is stake that the token refused to pay, with the command that withdraws it.
+    """
     from covey.chain.amounts import Amount
 
     stakes, owner, bond = account.contracts.stakes, account.wallet.address, account.bond_kind(kind)
     unbondings = stakes.unbondings_of(account.pool, bond, owner)
     until = max((each.available_at for each in unbondings), default=None)
+    credit = stakes.credit_of(account.pool, owner)
     return {
         "stake": Amount(stakes.stake_of(account.pool, bond, owner), unit),
         "unbonding": Amount(sum(each.amount for each in unbondings), unit),
         "withdraw_from": None if until is None else Moment(until, account.get_time()),
+        **({"credit": Amount(credit, unit), "credit_command": CREDIT_COMMAND} if credit else {}),
     }
 
 
@@ -86,10 +92,12 @@ def _require_withdrawable(account: "Account", kind: str, unit: "TokenUnit") -> N
     if bond is BondKind.OPERATOR and now >= account.contracts.pools.closes_at(account.pool):
         return  # The bond of a closed pool needs no unbonding.
     if not unbondings:
+        credit = stakes.credit_of(account.pool, owner)
+        owed = f", but the token refused to pay {format_amount(credit, unit)}" if credit else ""
         raise OperatorError(
             "nothing_to_withdraw",
-            f"no {kind} stake of {owner} is unbonding",
-            fix=f"Run covey stake unbond AMOUNT --kind {kind} first",
+            f"no {kind} stake of {owner} is unbonding{owed}",
+            fix=f"Run {CREDIT_COMMAND}" if credit else f"Run covey stake unbond AMOUNT --kind {kind} first",
         )
     locked = stakes.locked_of(account.pool, owner) if bond is BondKind.CONTRIBUTOR else 0
     if locked:
@@ -143,6 +151,8 @@ def stake_withdraw(
     as_json: Json = False,
 ) -> None:
     """Withdraw unbonded stake whose unbonding window has ended.
+
+    If the token refuses to pay it, it is shown as a credit, with the command that withdraws it later.
 
     Example: `covey stake withdraw myworker`
     """

@@ -116,12 +116,18 @@ class FakeAccount(account.Account):
                 count_pools=7,
             ),
             policies=Contract(ALICE, steps_of=4),
-            ledger=Contract(BOB, epochs_of=2, claimed_of=30, deduction_of=0, escrow_of=100, owed_of=15),
+            ledger=Contract(BOB, epochs_of=2, claimed_of=30, deduction_of=0, escrow_of=100, owed_of=15, credit_of=0),
             court=Contract(
                 ALICE,
                 get_case=Case(amount=60, veto_until=120, state=OnChainCaseState.LOCKED, reason=5, span=7),
             ),
-            stakes=Contract(ALICE, stake_of=50, locked_of=1, unbondings_of=[Unbonding(amount=2, available_at=95)] * 2),
+            stakes=Contract(
+                ALICE,
+                stake_of=50,
+                locked_of=1,
+                unbondings_of=[Unbonding(amount=2, available_at=95)] * 2,
+                credit_of=0,
+            ),
             nodes=Contract(ALICE, nonce_of=0),
         )
         # Its domain is another one's, so it gets approvals instead of permits.

@@ -3,6 +3,7 @@
 import pytest
 
 from covey import cli
+from covey.chain.structs import Unbonding
 from covey.errors import OperatorError
 from tests.fakes.account import ALICE, BOB, HASH, SIGNER, Contract, invoke, runner
 
@@ -43,3 +44,25 @@ def test_rewards_withdraw_credit__nothing_is_owed__sends_nothing(opened):
     assert isinstance(result.exception, OperatorError)
     assert result.exception.code == "nothing_to_withdraw"
     assert opened.sent == []
+
+
+def test_rewards_show__credit__is_named_with_the_command_that_withdraws_it(opened):
+    opened.contracts.ledger = Contract(BOB, epochs_of=2, claimed_of=0, deduction_of=0, credit_of=30)
+    shown = invoke("rewards", "show", "--coordinator-url", "http://away", *POOL)
+    assert (shown["credit"], shown["credit_command"]) == (30, "covey rewards withdraw-credit")
+
+
+@pytest.mark.parametrize("command", ["withdraw", "show"])
+def test_stake__credit__is_named_with_the_command_that_withdraws_it(opened, command):
+    unbondings = [Unbonding(amount=2, available_at=95)]
+    opened.contracts.stakes = Contract(ALICE, stake_of=0, locked_of=0, unbondings_of=unbondings, credit_of=12)
+    shown = invoke("stake", command, *POOL)
+    assert (shown["credit"], shown["credit_command"]) == (12, "covey rewards withdraw-credit")
+
+
+def test_stake_withdraw__only_a_credit_is_left__says_how_to_withdraw_it(opened):
+    opened.contracts.stakes = Contract(ALICE, stake_of=0, locked_of=0, unbondings_of=[], credit_of=12)
+    result = runner.invoke(cli.app, ["stake", "withdraw", "--deployment", "d.json", "--key-file", "k", *POOL])
+    assert isinstance(result.exception, OperatorError)
+    assert "but the token refused to pay 1.2" in result.exception.message
+    assert result.exception.fix == "Run covey rewards withdraw-credit"
