@@ -1,9 +1,11 @@
 """`covey watch`: check a pool from outside, keep the proofs of one account, and do what is due for it."""
 
 import json
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +19,8 @@ from covey.errors import OperatorError, ProtocolError, TransientError
 if TYPE_CHECKING:
     from covey.console.account import Account
     from covey.console.pool_watcher import PoolWatcher
+    from covey.console.webhook import Webhook
     from covey.network.watch_steps import WatchStep
-
-WEBHOOK_SECONDS = 10.0
-"""Timeout in seconds of a request to the webhook."""
 
 
 def watch(
@@ -35,7 +35,11 @@ def watch(
         bool, typer.Option("--act", help="Send the transactions that are due. By default they are only named.")
     ] = False,
     once: Annotated[
-        bool, typer.Option("--once", help="Look once. The exit code is 1 if an epoch is false or its file missing.")
+        bool,
+        typer.Option(
+            "--once",
+            help="Look once. The exit code is 1 if an epoch is false, its file missing, or a receipt is paid wrongly.",
+        ),
     ] = False,
     every: Annotated[float, typer.Option(min=1.0, help="Seconds between two looks.")] = 30.0,
     webhook: Annotated[
@@ -47,8 +51,9 @@ def watch(
     """Watch a pool: compute every epoch again, keep its file and your proofs, and say what is due.
 
     Due are: the claim of what is final, a challenge of the operator for an overdue receipt, its resolution, the ether
-    of upheld challenges, the execution of cases, the slash of validators whose verdicts a case refuted, and for an
-    arbiter the end of a false epoch. Each costs gas, and a challenge needs a bond; nothing is sent without --act.
+    of upheld challenges, credits that the token refused to pay, the execution of cases, the slash of validators whose
+    verdicts a case refuted and of nodes that signed two files for one lease, and for an arbiter the end of a false
+    epoch. Each costs gas, and a challenge needs a bond; nothing is sent without --act.
 
     Example: `covey watch myworker --act`
     """
@@ -68,7 +73,9 @@ def watch(
         )
     who = read_address(contributor) if contributor else account.wallet.address
     watcher = PoolWatcher(account, who, coordinator_url=coordinator_url, folder=folder or Path())
-    _Watch(account, watcher, act=act, say=_build_say(as_json=as_json, webhook=webhook)).run(once=once, every=every)
+    with _stop_on_terminate() as stop, _open_webhook(webhook) as queue:
+        say = _build_say(as_json=as_json, webhook=queue)
+        _Watch(account, watcher, act=act, say=say).run(once=once, every=every, stop=stop)
 
 
 class _Watch:
@@ -80,9 +87,9 @@ class _Watch:
         self._account, self._watcher, self._act, self._say = account, watcher, act, say
         self._said: set[str] = set()
 
-    def run(self, *, once: bool, every: float) -> None:
-        waiting = threading.Event()
-        while True:
+    def run(self, *, once: bool, every: float, stop: threading.Event) -> None:
+        """Look until `stop` is set, or once."""
+        while not stop.is_set():
             try:
                 is_sound = self._look()
             except (TransientError, ProtocolError) as error:
@@ -92,22 +99,18 @@ class _Watch:
             else:
                 if once:
                     raise typer.Exit(0 if is_sound else 1)
-            waiting.wait(every)
+            stop.wait(every)
 
     def _look(self) -> bool:
-        """Return whether all epochs are true."""
-        from covey.network.watch_steps import list_steps
+        """Return whether all epochs are true, and pay the account's receipts."""
+        from covey.network.watch_steps import is_sound, list_reports, list_steps
 
         seen = self._watcher.look()
         for step in list_steps(seen):  # They come first: a disabled epoch or a challenge has a deadline.
             self._take(step)
-        for epoch in seen.epochs:
-            about = {"epoch": epoch.record.epoch}
-            if epoch.trouble:
-                self._tell({"event": "epoch", "code": epoch.trouble, "text": epoch.text} | about)
-            else:
-                self._tell({"event": "epoch", "code": "true", "text": f"epoch {epoch.record.epoch} is true"} | about)
-        return not any(epoch.trouble for epoch in seen.epochs)
+        for report in list_reports(seen):
+            self._tell(report)
+        return is_sound(seen)
 
     def _take(self, step: "WatchStep") -> None:
         about: dict[str, Any] = {"event": step.verb.value, "about": step.about}
@@ -130,22 +133,38 @@ class _Watch:
             self._say(values | {"time": int(time.time())})
 
 
-def _build_say(*, as_json: bool, webhook: str | None) -> "Callable[[dict[str, Any]], None]":
+def _build_say(*, as_json: bool, webhook: "Webhook | None") -> "Callable[[dict[str, Any]], None]":
     def say(values: dict[str, Any]) -> None:
         line = json.dumps(values, sort_keys=True)
         text = "  ".join(str(values[name]) for name in ("text", "transaction") if name in values)
         typer.echo(line if as_json else quote(text))
         if webhook is not None:
-            _post(webhook, line)
+            webhook.put(line)
 
     return say
 
 
-def _post(url: str, line: str) -> None:
-    """Post a line. One that cannot be delivered is named on standard error, and is not sent again."""
-    from covey.chain.bounded_http import post_json
+@contextmanager
+def _open_webhook(url: str | None) -> "Iterator[Webhook | None]":
+    """Open the queue of a webhook. What is not delivered is named on standard error, and is not sent again."""
+    from covey.console.webhook import Webhook
 
+    if url is None:
+        yield None
+        return
+    with Webhook(url, report=lambda text: typer.echo(quote(text), err=True)) as webhook:
+        yield webhook
+
+
+@contextmanager
+def _stop_on_terminate() -> "Iterator[threading.Event]":
+    """Yield an event that SIGTERM sets, so that a look that has begun ends and the webhook gets its lines."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        post_json(url, line.encode(), seconds=WEBHOOK_SECONDS)
-    except TransientError as error:
-        typer.echo(f"the webhook did not take a line: {quote(error.message)}", err=True)
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,12 +1,14 @@
 """What a watcher of a pool does next, decided from what it has seen. It reads no clock and no chain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from covey.chain.contracts import CASE_GRACE
 from covey.chain.structs import Accusation, Case, Challenge, ChallengeState, EpochRecord, OnChainCaseState
+from covey.network.equivocations import Equivocation
 from covey.network.false_verdicts import FalseVerdict
+from covey.network.own_receipts import DIFFERENT, ReceiptFinding
 from covey.protocol.api.public import RewardView
 from covey.protocol.ids import Hash
 
@@ -23,6 +25,8 @@ class WatchVerb(StrEnum):
     DISABLE = "disable"
     SLASH_SIGNER = "slash-signer"
     SLASH_ACCEPT = "slash-accept"
+    SLASH_EQUIVOCATION = "slash-equivocation"
+    WITHDRAW_CREDIT = "withdraw-credit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,8 @@ class WatchStep:
 
     verb: WatchVerb
     about: str
-    """Receipt hash, epoch number or address that the transaction is about, or receipt hash and validator."""
+    """Receipt hash, epoch number or address that the transaction is about; receipt hash and validator; both receipt
+    hashes of an equivocation; or "rewards" or "stake", which is owed as a credit."""
     text: str
     """Why it is due, as a sentence."""
 
@@ -72,12 +77,18 @@ class WatchedPool:
     cases: Sequence[tuple[Accusation, Case]]
     false_verdicts: Sequence[FalseVerdict]
     """Verdicts that cases have refuted, of validators that have a bond and were not slashed for them."""
+    equivocations: Mapping[str, Equivocation]
+    """Equivocations that the court has not slashed, by both receipt hashes."""
+    findings: Sequence[ReceiptFinding]
+    """What is wrong with the account's own receipts in epochs that stand."""
     claimable: RewardView | None
     """Reward by the newest final epoch that stands, with its proof. None if nothing is earned."""
     claimed: int
     """Amount that was claimed or deducted already, in the token's smallest unit."""
     ether: int
     """Wei that are returned for upheld challenges."""
+    credits: Mapping[str, int]
+    """Amounts that the token refused to pay to the account, in its smallest unit, of "rewards" and "stake"."""
     contributor: str
     is_arbiter: bool
 
@@ -95,6 +106,7 @@ def list_steps(seen: WatchedPool) -> list[WatchStep]:
         *_list_receipts(seen),
         *_list_cases(seen),
         *_list_false_verdicts(seen),
+        *_list_equivocations(seen),
         *_list_money(seen),
     ]
 
@@ -152,6 +164,13 @@ def _list_false_verdicts(seen: WatchedPool) -> Iterator[WatchStep]:
         yield WatchStep(verb=verb, about=build_about(each), text=text)
 
 
+def _list_equivocations(seen: WatchedPool) -> Iterator[WatchStep]:
+    for about, each in seen.equivocations.items():
+        if each.is_provable and each.first.contributor != seen.contributor:
+            text = f"node {each.first.node} signed two files for lease {each.first.lease} of task {each.first.task}"
+            yield WatchStep(verb=WatchVerb.SLASH_EQUIVOCATION, about=about, text=text)
+
+
 def build_about(false: FalseVerdict) -> str:
     """Return what a step about a false verdict is about: receipt hash and validator."""
     return f"{false.accusation.receipt_hash} {false.verdict.validator}"
@@ -165,3 +184,28 @@ def _list_money(seen: WatchedPool) -> Iterator[WatchStep]:
     if seen.ether:
         text = f"{seen.ether} wei are returned for upheld challenges"
         yield WatchStep(verb=WatchVerb.WITHDRAW_ETHER, about=seen.contributor, text=text)
+    for name, credit in seen.credits.items():
+        text = f"the token refused to pay {credit} of {name}"
+        yield WatchStep(verb=WatchVerb.WITHDRAW_CREDIT, about=name, text=text)
+
+
+def list_reports(seen: WatchedPool) -> Iterator[dict[str, str | int]]:
+    """Yield what a watcher says of each epoch, of own receipts that are paid otherwise, and of equivocations."""
+    for epoch in seen.epochs:
+        number = epoch.record.epoch
+        code, text = (epoch.trouble, epoch.text) if epoch.trouble else ("true", f"epoch {number} is true")
+        yield {"event": "epoch", "epoch": number, "code": code, "text": text}
+    for finding in seen.findings:
+        yield {"event": "receipt", "about": finding.receipt_hash, "code": finding.code, "text": finding.text}
+    for about, each in seen.equivocations.items():
+        text = f"node {each.first.node} signed two files for lease {each.first.lease} of task {each.first.task}"
+        if not each.is_provable:
+            text += ", but its signatures are not published, so it cannot be slashed"
+        code = "provable" if each.is_provable else "unproven"
+        yield {"event": "equivocation", "about": about, "code": code, "text": text}
+
+
+def is_sound(seen: WatchedPool) -> bool:
+    """Return whether all epochs are true, and pay the account's receipts as they say."""
+    is_paid = not any(finding.code in DIFFERENT for finding in seen.findings)
+    return is_paid and not any(epoch.trouble for epoch in seen.epochs)

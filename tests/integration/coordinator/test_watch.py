@@ -10,11 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from covey import cli
+from covey.chain.events import EpochPosted
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
-from covey.protocol import canonical
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.object_keys import build_epoch_key
+from covey.protocol.prices import compute_reward
 from tests.fakes.network import CoordinatorHarness
 from tests.integration.coordinator.handing import settle
 
@@ -76,37 +77,51 @@ async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinato
     assert [line["event"] for line in lines] == ["epoch"] * epochs
 
 
-async def test_watch__false_and_withheld_epochs__are_disabled_by_the_arbiter(
-    harness: CoordinatorHarness, watch: Watching, tmp_path: Path
+def forge(kind: str, true: EpochFile, posted: EpochPosted, account: str, price: int) -> EpochFile:
+    """Return the file of the epoch after `posted`, false in one way, or true and empty."""
+    leaves, rewards = (), dict(true.rewards)
+    if kind == "too high":
+        rewards[account] += 1
+    elif kind == "missing":
+        del rewards[account]
+    elif kind == "doubled":
+        leaves = true.leaves[:1]
+        rewards[account] += compute_reward(leaves[0].units, price)
+    return replace(
+        true, epoch=posted.epoch + 1, leaves=leaves, previous_hash=posted.record.header_hash, rewards=rewards
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("too high", "false_rewards"), ("missing", "false_rewards"), ("doubled", "bad_epoch"), ("withheld", "missing")],
+)
+async def test_watch__false_or_withheld_epoch__is_disabled_by_the_arbiter_in_the_window(
+    harness: CoordinatorHarness, watch: Watching, tmp_path: Path, kind: str, code: str
 ):
     await settle(harness)
     pool, chain = harness.ctx.ledger.pool, harness.chain
     (posted,) = watch_history(harness).list_epochs(pool)
     data = harness.ctx.store.get(build_epoch_key(pool, posted.header.data_hash), max_bytes=1 << 20)
     true = EpochFile.from_bytes(data, posted.header)
-    account = chain.address("contributor")
-    number = posted.epoch + 1
-    false = replace(
-        true, epoch=number, leaves=(), previous_hash=posted.record.header_hash,
-        rewards={account: true.rewards[account] + 1},
-    )  # fmt: skip
-    header = replace(
-        posted.header, epoch=number, previous_hash=posted.record.header_hash, leaf_count=0, units=0,
-        work_root="0x" + "00" * 32, data_hash=canonical.sha256(false.to_bytes()),
-        reward_root=false.build_reward_tree(chain=harness.ctx.ledger.chain_id, ledger=harness.ctx.ledger.address).root,
-    )  # fmt: skip
-    chain.advance(chain.contracts.pools.get_terms(pool).epoch_length)
+    terms = chain.contracts.pools.get_terms(pool)
+    false = forge(kind, true, posted, chain.address("contributor"), terms.reward_per_million)
+    header = false.build_header(chain=harness.ctx.ledger.chain_id, ledger=harness.ctx.ledger.address)
+    chain.advance(terms.epoch_length)
     chain.send("operator", chain.contracts.ledger.post(header, {}))
-    about = {"event": "epoch", "epoch": number}
-    code, lines = await watch("arbiter", "--act")
-    assert (code, lines[1:]) == (1, [about | {"code": "missing"}])
-    (tmp_path / "watch" / "epochs" / f"{header.data_hash}.json").write_bytes(false.to_bytes())  # from somebody else
-    code, lines = await watch("contributor")
-    assert (code, lines[1:]) == (1, [about | {"code": "false_rewards"}])
-    code, lines = await watch("arbiter", "--act")
-    assert (lines[0]["event"], lines[0]["code"], lines[2]) == ("disable", "sent", about | {"code": "false_rewards"})
+    about = {"event": "epoch", "epoch": header.epoch}
+    exit_code, lines = await watch("arbiter", "--act")  # The file may still appear.
+    assert (exit_code, lines[1:]) == (1, [about | {"code": "missing"}])
+    if kind == "withheld":
+        chain.advance(terms.challenge_window - terms.challenge_window // 2)
+    else:
+        (tmp_path / "watch" / "epochs" / f"{header.data_hash}.json").write_bytes(false.to_bytes())  # somebody gave it
+    exit_code, lines = await watch("contributor")
+    assert (exit_code, lines[-1]) == (1, about | {"code": code})
+    exit_code, lines = await watch("arbiter", "--act")
+    assert (lines[0]["event"], lines[0]["code"], lines[-1]) == ("disable", "sent", about | {"code": code})
     assert (await watch("arbiter", "--act"))[0] == 0
-    assert [event.epoch for event in watch_history(harness).list_disabled()] == [number]
+    assert [event.epoch for event in watch_history(harness).list_disabled()] == [header.epoch]
 
 
 def watch_history(harness: CoordinatorHarness) -> Any:

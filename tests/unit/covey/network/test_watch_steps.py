@@ -6,7 +6,18 @@ import pytest
 
 from covey.chain.contracts import CASE_GRACE
 from covey.chain.structs import Accusation, ChallengeState, OnChainCaseState
-from covey.network.watch_steps import MISSING, MOST_CHALLENGES, CheckedEpoch, PromisedReceipt, WatchedPool, list_steps
+from covey.network.equivocations import Equivocation
+from covey.network.own_receipts import ReceiptFinding
+from covey.network.watch_steps import (
+    MISSING,
+    MOST_CHALLENGES,
+    CheckedEpoch,
+    PromisedReceipt,
+    WatchedPool,
+    is_sound,
+    list_reports,
+    list_steps,
+)
 from tests.fakes.account import ALICE, BOB, HASH
 
 pytestmark = pytest.mark.unit
@@ -15,7 +26,8 @@ pytestmark = pytest.mark.unit
 def see(now: int = 1000, **changes: object) -> WatchedPool:
     values: dict[str, object] = {
         "now": now, "epochs": [], "receipts": [], "cases": [], "false_verdicts": [], "claimable": None,
-        "claimed": 0, "ether": 0, "contributor": ALICE, "is_arbiter": False,
+        "claimed": 0, "ether": 0, "equivocations": {}, "findings": [], "credits": {},
+        "contributor": ALICE, "is_arbiter": False,
     }  # fmt: skip
     return WatchedPool(**values | changes)
 
@@ -125,3 +137,35 @@ def test_list_steps__file_of_an_epoch_is_missing__nothing_is_challenged():
     assert verbs(see(receipts=[receipt], epochs=[epoch])) == []
     assert verbs(see(receipts=[receipt])) == [f"challenge {HASH}"]
     assert len(verbs(see(receipts=[receipt] * 100))) == MOST_CHALLENGES
+
+
+def test_list_steps__token_refused_to_pay__withdraws_each_credit():
+    assert verbs(see(credits={"rewards": 5, "stake": 7})) == ["withdraw-credit rewards", "withdraw-credit stake"]
+
+
+@pytest.mark.parametrize(
+    ("signature", "contributor", "expected", "code"),
+    [
+        ("0x12", BOB, ["slash-equivocation a b"], "provable"),
+        ("0x12", ALICE, [], "provable"),  # its own
+        ("", BOB, [], "unproven"),
+    ],
+)
+def test_list_steps__equivocation__is_slashed_if_both_signatures_are_known(
+    signature: str, contributor: str, expected: list[str], code: str
+):
+    receipt = SimpleNamespace(node=BOB, contributor=contributor, task=5, lease=6)
+    both = Equivocation(first=receipt, first_signature="0x11", second=receipt, second_signature=signature)
+    seen = see(equivocations={"a b": both})
+    assert verbs(seen) == expected
+    assert [report["code"] for report in list_reports(seen)] == [code]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("units_differ", False), ("leaf_differs", False), ("void", True), ("units_unexplained", True)],
+)
+def test_is_sound__finding__only_a_leaf_that_no_verdict_explains_is_false(code: str, expected: bool):
+    seen = see(findings=[ReceiptFinding(receipt_hash=HASH, code=code, text="5 units")])
+    assert is_sound(seen) is expected
+    assert list(list_reports(seen)) == [{"event": "receipt", "about": HASH, "code": code, "text": "5 units"}]
