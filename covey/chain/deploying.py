@@ -6,6 +6,7 @@ interrupted at any point is resumed by the same call, which deploys nothing twic
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
@@ -15,14 +16,17 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from covey.chain import abi_codec
+from covey.chain.account_lock import lock_file
 from covey.chain.deploy_journal import DeployAttempt, DeployedContract, DeployJournal, DeployRecord
 from covey.chain.deployment import Deployment
-from covey.chain.fees import FeeLimits, Fees, format_gwei
+from covey.chain.fees import DAY, FeeLimits, Fees, format_gwei
 from covey.chain.json_rpc import BlockTag, ChainClient
 from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import Wallet
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.protocol.accounts import read_data, read_gas
 from covey.protocol.ids import Address, Hash, hash_from_bytes
+from covey.runtime.state_folder import open_state_folder
 
 MINE_SECONDS = 300.0
 """Timeout of one transaction, and of the confirmations of the last one, in seconds."""
@@ -51,41 +55,45 @@ def deploy(
     `start` is the tag of the deployment's first block, whose hash identifies the chain. A final block is never
     reorganised. On a chain without final blocks, the newest block is the first, and its hash is not recorded.
 
-    `journal` is the file from which the deployment is resumed. None keeps it in memory. `confirmations` is the number
+    `journal` is the file from which the deployment is resumed. None keeps it in memory, for a devnet whose deployer no
+    other process uses. With a file, only one process at a time deploys with the account. `confirmations` is the number
     of blocks that must follow the last contract before it counts.
 
     `say` is called with the chain and the first block, and with each address as soon as it is known. If the result is
     lost, its output is enough to use the deployment.
 
     Raises TransientError if the node does not respond or does not mine; the same call then goes on. Raises
-    OperatorError("other_deployment") if the journal is of another chain, deployer or token. Raises
+    TransientError("account_busy") if another process deploys with the account. Raises OperatorError("other_deployment")
+    if the journal is of another chain, deployer or token, or if contracts of another version were signed for it. Raises
     OperatorError("nonce_used") if the deployer has sent a different transaction meanwhile.
     """
     client = ChainClient(rpc_url)
-    task = _Deploying(client, deployer, DeployJournal(journal), limits=limits, say=say)
-    record = task.begin(token, start)
-    chosen = token or task.create("TestToken")
-    pools = task.create("PoolRegistry", deployer.address)
-    nodes = task.create("NodeRegistry", pools)
-    policies = task.create("PolicyRegistry", pools)
-    # StakeManager is created with the addresses of the two contracts after it, so that nobody can set others later.
-    stakes = task.create("StakeManager", pools, *task.predict_next(1, 2))
-    ledger = task.create("EpochLedger", pools, nodes, stakes)
-    court = task.create("SlashingCourt", pools, nodes, stakes)
-    task.confirm(confirmations)
-    return Deployment(
-        chain_id=record.chain_id,
-        rpc_url=rpc_url,
-        start_block=record.start_block,
-        start_hash=record.start_hash,
-        pool_registry=pools,
-        node_registry=nodes,
-        policy_registry=policies,
-        stake_manager=stakes,
-        epoch_ledger=ledger,
-        slashing_court=court,
-        token=chosen,
-    )
+    lock = open_state_folder() / f"{client.chain_id()}-{deployer.address}.deploying.lock"
+    with nullcontext() if journal is None else lock_file(lock, deployer.address):
+        task = _Deploying(client, deployer, DeployJournal(journal), limits=limits, say=say)
+        record = task.begin(token, start)
+        chosen = token or task.create("TestToken")
+        pools = task.create("PoolRegistry", deployer.address)
+        nodes = task.create("NodeRegistry", pools)
+        policies = task.create("PolicyRegistry", pools)
+        # StakeManager is created with the addresses of the two contracts after it, so that nobody can set others later.
+        stakes = task.create("StakeManager", pools, *task.predict_next(1, 2))
+        ledger = task.create("EpochLedger", pools, nodes, stakes)
+        court = task.create("SlashingCourt", pools, nodes, stakes)
+        task.confirm(confirmations)
+        return Deployment(
+            chain_id=record.chain_id,
+            rpc_url=client.rpc_url,
+            start_block=record.start_block,
+            start_hash=record.start_hash,
+            pool_registry=pools,
+            node_registry=nodes,
+            policy_registry=policies,
+            stake_manager=stakes,
+            epoch_ledger=ledger,
+            slashing_court=court,
+            token=chosen,
+        )
 
 
 class _Deploying:
@@ -153,6 +161,8 @@ class _Deploying:
                 f"the deployment to resume has {'; '.join(wrong)}",
                 fix="Resume it with the same chain, key and token, or begin another one with a new --out",
             )
+        for contract in record.contracts:
+            _require_same_version(contract)
 
     def predict_next(self, *steps: int) -> list[Address]:
         """Return addresses of contracts after the next one, by their distance from it."""
@@ -268,6 +278,8 @@ class _Deploying:
             fees = dearer
         data = abi_codec.load_artifact(contract.name).bytecode + bytes.fromhex(contract.arguments)
         gas = self._client.estimate_draft({"from": self._deployer.address, "data": "0x" + data.hex()})
+        gas = gas * 5 // 4
+        self._limits.require_budget(cost=gas * fees.max_fee, spent=self._compute_spent(contract))
         signed = self._deployer.sign_transaction(
             {
                 "type": 2,
@@ -275,7 +287,7 @@ class _Deploying:
                 "nonce": contract.nonce,
                 "data": data,
                 "value": 0,
-                "gas": gas * 5 // 4,
+                "gas": gas,
                 "maxFeePerGas": fees.max_fee,
                 "maxPriorityFeePerGas": fees.priority_fee,
             }
@@ -286,6 +298,34 @@ class _Deploying:
         contract = replace(contract, attempts=(*contract.attempts, attempt))
         self._journal.save(self.record.with_contract(contract))
         return contract
+
+    def _compute_spent(self, contract: DeployedContract) -> int:
+        """Return the most that the other contracts can have cost in the last day of the chain's clock, in wei."""
+        if self._limits.max_spend is None:
+            return 0
+        since = self._client.get_block("latest").timestamp - DAY
+        others = [each for each in self.record.contracts if each.name != contract.name and self._is_since(each, since)]
+        return sum(
+            max(read_gas(bytes.fromhex(attempt.raw)) * attempt.max_fee for attempt in each.attempts)
+            for each in others
+            if each.attempts
+        )
+
+    def _is_since(self, contract: DeployedContract, time: int) -> bool:
+        """Return whether a contract was mined at a Unix time or later, or is not mined yet."""
+        mined = _find_any(self._client, contract)
+        return mined is None or self._client.get_block(mined.block_number).timestamp >= time
+
+
+def _require_same_version(contract: DeployedContract) -> None:
+    """Raise OperatorError("other_deployment") if a signed contract is not the one that this version would deploy."""
+    code = abi_codec.load_artifact(contract.name).bytecode + bytes.fromhex(contract.arguments)
+    if any(read_data(bytes.fromhex(attempt.raw)) != code for attempt in contract.attempts):
+        raise OperatorError(
+            "other_deployment",
+            f"the deployment to resume has {contract.name} from another version of Covey's contracts",
+            fix="Resume it with the version of Covey that began it, or begin another one with a new --out",
+        )
 
 
 def _find_any(client: ChainClient, contract: DeployedContract) -> MinedTransaction | None:

@@ -54,8 +54,11 @@ def deploy(
     """Deploy Covey's contracts to a chain and write a deployment.json for everyone who uses them.
 
     If the command is interrupted, the same command goes on: it finds in the journal what was signed, and deploys
-    nothing twice. The file contains the URL of the chain node only if the URL has no path, query or user name, because
-    these may contain a secret key.
+    nothing twice. It refuses to go on with contracts of another version. One command at a time deploys with the
+    account. The ceilings of fees hold, with `max_spend_per_day`.
+
+    The file contains the URL of the chain node only if the URL has no path, query or user name, because these may
+    contain a secret key.
 
     Example: `covey deploy --rpc http://node:8545 --token TOKEN --key-file admin.key`
     """

@@ -40,3 +40,8 @@ limit_recursion()
 def read_gas(raw: bytes) -> int:
     """Return the gas limit of a signed transaction of a type, as EIP-1559 ones are."""
     return int(TypedTransaction.from_bytes(HexBytes(raw)).as_dict()["gas"])
+
+
+def read_data(raw: bytes) -> bytes:
+    """Return the data of a signed transaction of a type, as EIP-1559 ones are."""
+    return bytes(TypedTransaction.from_bytes(HexBytes(raw)).as_dict()["data"])

@@ -1,16 +1,19 @@
 """Deployments to a real Anvil: whole, interrupted at each transaction, and resumed."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from covey.chain import abi_codec, deploying
+from covey.chain.account_lock import lock_file
 from covey.chain.deploy_journal import DeployJournal
 from covey.chain.deploying import deploy, send_and_wait
 from covey.chain.fees import FeeLimits
 from covey.chain.json_rpc import ChainClient
 from covey.errors import OperatorError, TransientError
+from covey.protocol.accounts import read_gas
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +123,56 @@ def test_deploy__journal_of_another_deployment__is_refused(chain, tmp_path: Path
     kept.save(replace(kept.record, start_hash="0x" + "11" * 32))
     with pytest.raises(OperatorError, match=r"other_deployment: .*another chain"):
         resume(chain, journal, token=chain.deployment.token)
+
+
+def test_deploy__contracts_of_another_version_in_the_journal__is_refused_and_sends_nothing(
+    chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    journal, deployer, load = tmp_path / "d.journal", chain.address("deployer"), abi_codec.load_artifact
+
+    def stop(line: str) -> None:
+        if line == "deploying NodeRegistry":
+            raise Killed
+
+    with pytest.raises(Killed):
+        resume(chain, journal, token=chain.deployment.token, say=stop)
+    first = chain.client.count_transactions(deployer)
+    with monkeypatch.context() as patch:
+        patch.setattr(abi_codec, "load_artifact", lambda name: replace(load(name), bytecode=load(name).bytecode[:-1]))
+        with pytest.raises(OperatorError, match=r"other_deployment: .*PoolRegistry from another version"):
+            resume(chain, journal, token=chain.deployment.token)
+    assert chain.client.count_transactions(deployer) == first
+    resume(chain, journal, token=chain.deployment.token)
+
+
+def test_deploy__spending_of_a_day_is_reached__stops_and_goes_on_when_more_is_allowed(chain, tmp_path: Path):
+    journal, deployer = tmp_path / "d.journal", chain.address("deployer")
+    first, said = chain.client.count_transactions(deployer), list[str]()
+    resume(chain, tmp_path / "whole.journal", token=chain.deployment.token)
+    whole = DeployJournal(tmp_path / "whole.journal").record
+    assert whole is not None
+    costs = [read_gas(bytes.fromhex(each.attempts[0].raw)) * each.attempts[0].max_fee for each in whole.contracts]
+    limits = FeeLimits(max_spend=int(1.2 * (costs[0] + costs[1])))
+    with pytest.raises(TransientError, match="spend_limit"):
+        resume(chain, journal, token=chain.deployment.token, limits=limits, say=said.append)
+    assert 1 <= chain.client.count_transactions(deployer) - first - len(NAMES) < len(NAMES)
+    with pytest.raises(TransientError, match="spend_limit"):
+        resume(chain, journal, token=chain.deployment.token, limits=limits)
+    resume(chain, journal, token=chain.deployment.token)
+    assert chain.client.count_transactions(deployer) == first + 2 * len(NAMES)
+
+
+def test_deploy__another_process_deploys_with_the_account__is_busy(
+    chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deploying, "lock_file", partial(lock_file, timeout_s=0.1))
+
+    def begin_another(line: str) -> None:
+        if line == "deploying NodeRegistry":
+            resume(chain, tmp_path / "other.journal", token=chain.deployment.token)
+
+    with pytest.raises(TransientError, match="account_busy"):
+        resume(chain, tmp_path / "d.journal", token=chain.deployment.token, say=begin_another)
 
 
 def test_deploy__code_at_an_address_is_not_the_journals__is_refused(chain, tmp_path: Path):
