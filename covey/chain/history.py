@@ -69,7 +69,8 @@ class History:
         """
         registry = self.contracts.deployment.pool_registry
         kinds = [events.get_topic(events.PoolCreated), events.get_topic(events.PoolAnnounced)]
-        topics, urls, found = [kinds, [_word(pool) for pool in pools]], dict[PoolId, str](), dict[PoolId, Listing]()
+        topics = [kinds, [encode_topic(pool) for pool in pools]]
+        urls, found = dict[PoolId, str](), dict[PoolId, Listing]()
         for event in self._walk_logs(registry, topics, is_over=is_over) if pools else ():
             if isinstance(event, events.PoolAnnounced):
                 urls.setdefault(event.pool, event.url)
@@ -87,7 +88,7 @@ class History:
         Returns None if `is_over` returns True before all are counted.
         """
         counts = dict.fromkeys(pools, 0)
-        topics = [None, [_word(pool) for pool in pools]]
+        topics = [None, [encode_topic(pool) for pool in pools]]
         for event in self._walk_logs(
             self.contracts.deployment.node_registry, topics, first_block=first, is_over=is_over
         ):
@@ -105,7 +106,7 @@ class History:
         `first` is a block before the first of them. It stops early once `is_over` returns True.
         """
         found: dict[PoolId, list[events.EpochPosted]] = {pool: [] for pool, count in counts.items() if count}
-        topics = [[events.get_topic(events.EpochPosted)], [_word(pool) for pool in found]]
+        topics = [[events.get_topic(events.EpochPosted)], [encode_topic(pool) for pool in found]]
         missing = sum(counts.values())
         ledger = self.contracts.deployment.epoch_ledger
         for event in self._walk_logs(ledger, topics, first_block=first, is_over=is_over) if missing else ():
