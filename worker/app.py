@@ -34,6 +34,7 @@ from worker.instance import load_instance
 from worker.kept_engine import KeptEngine
 from worker.leases import LeaseQueue
 from worker.pool_funds import FUNDS_SECONDS, watch_funds
+from worker.pool_watch import WATCH_SECONDS, build_watch, watch_pool
 from worker.reward_keeping import KEEP_SECONDS, keep_rewards
 from worker.rounds import PoolSeat, Rounds
 from worker.shutdown import Shutdown
@@ -246,6 +247,9 @@ async def run_stages(ctx: Context, metrics: CycleMetrics | None = None) -> None:
             stages.create_task(run_forever(loop.sign_next, ctx, stop=shutdown.signing_over))
             stages.create_task(run_forever(loop.submit_pending, ctx, stop=shutdown.all_over))
             stages.create_task(run_forever(keep_rewards, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=KEEP_SECONDS)))
+            if ctx.config.watch:
+                watch, rest = build_watch(ctx.config, ctx.contributor), Pace(idle_wait_s=WATCH_SECONDS)
+                stages.create_task(run_forever(watch_pool, watch, stop=ctx.stop, pace=rest))
             stages.create_task(run_forever(watch_funds, ctx, stop=ctx.stop, pace=Pace(idle_wait_s=FUNDS_SECONDS)))
             stages.create_task(run_forever(loop.send_heartbeat, ctx, stop=ctx.stop, pace=beat))
     except ExceptionGroup as group:  # the first cycle that fails cancels the others; its error is the cause

@@ -37,3 +37,7 @@ class WorkerConfig(RoleSettings):
     """
     idle_seconds: float = Field(default=30.0, gt=0)
     """Time in seconds without any work after which a worker with several pools leaves a pool for another one."""
+    watch: bool = True
+    """Whether to watch the pool: compute its epochs again, compare them with this worker's receipts, keep the proofs of
+    its rewards, and log what is false or due. No transaction is sent; covey watch --act does that.
+    """

@@ -81,7 +81,7 @@ def build_context(engine: Engine, coordinator: FakeCoordinator, folder: Path, **
         environment=DEMO,
     )
     values: dict[str, Any] = {
-        "config": SimpleNamespace(wait_seconds=0.1, heartbeat_seconds=0.05),
+        "config": SimpleNamespace(wait_seconds=0.1, heartbeat_seconds=0.05, watch=False),
         "network": network,
         "contributor": make_address("contributor"),
         "instance": load_instance(folder),

@@ -13,11 +13,15 @@ from covey import cli
 from covey.chain.events import EpochPosted
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
+from covey.network.kept_rewards import KeptRewards
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.object_keys import build_epoch_key
 from covey.protocol.prices import compute_reward
+from covey.runtime.cycle import CycleResult
 from tests.fakes.network import CoordinatorHarness
 from tests.integration.coordinator.handing import settle
+from worker.config import WorkerConfig
+from worker.pool_watch import build_watch, watch_pool
 
 pytestmark = pytest.mark.integration
 GONE = "http://127.0.0.1:9"
@@ -75,6 +79,22 @@ async def test_watch__honest_epoch__is_true_kept_and_claimed_when_the_coordinato
     assert harness.chain.contracts.ledger.claimed_of(pool, who) > 0
     code, lines = await watch("contributor", "--act", url=GONE)
     assert [line["event"] for line in lines] == ["epoch"] * epochs
+
+
+async def test_watch_pool__worker_watches_its_own_pool__keeps_a_proof_that_it_has_computed(
+    harness: CoordinatorHarness, watch: Watching, tmp_path: Path
+):
+    await settle(harness)
+    home = tmp_path / "worker"
+    config = WorkerConfig(
+        home=home,
+        deployment=tmp_path / "deployment.json",
+        key_file=tmp_path / "node.key",
+        pool=harness.ctx.ledger.pool,
+        coordinator_url=harness.url,
+    )
+    assert await watch_pool(build_watch(config, harness.chain.address("contributor"))) is CycleResult.IDLE
+    assert KeptRewards(home / "watch" / "rewards").list_epochs() == [0]
 
 
 def forge(kind: str, true: EpochFile, posted: EpochPosted, account: str, price: int) -> EpochFile:
