@@ -18,7 +18,7 @@ export default defineConfig({
         path: path.join(solc, "soljson.js"),
         settings: {
           evmVersion: "cancun",
-          optimizer: { enabled: isOptimized, runs: 10_000 },
+          optimizer: { enabled: isOptimized, runs: 6_000 },
           metadata: { bytecodeHash: "none" },
         },
       },

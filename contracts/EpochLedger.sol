@@ -22,6 +22,8 @@ import {StakeManager} from "./StakeManager.sol";
 contract EpochLedger is Omissions {
     /// @inheritdoc IEpochLedger
     mapping(uint256 pool => bytes32) public headOf;
+    /// @inheritdoc IEpochLedger
+    mapping(bytes32 headerHash => bool) public wasDisabled;
 
     /// @dev Reverts unless StakeManager names this contract as its ledger.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
@@ -50,9 +52,8 @@ contract EpochLedger is Omissions {
 
         bytes32 headerHash = CoveyTypes.hashHeader(header);
         if (terms.headerQuorum > 0) {
-            uint256 given = attestations.length;
-            if (given < terms.headerQuorum) revert QuorumNotReached(given, terms.headerQuorum);
-            STAKES.requireAttested(pool, _hashTypedDataV4(headerHash), attestations, terms.validatorBond);
+            bytes32 digest = _hashTypedDataV4(headerHash);
+            STAKES.requireAttested(pool, digest, attestations, terms.validatorBond, terms.headerQuorum);
         }
 
         EpochRecord memory record = EpochRecord({
@@ -80,6 +81,8 @@ contract EpochLedger is Omissions {
 
         Settlement storage settlement = _settlements[pool];
         settlement.posted = record.cumulative - record.reward;
+        wasDisabled[record.headerHash] = true;
+        delete headOf[pool];
         for (uint64 epoch = record.epoch; epoch < settlement.epochs; ++epoch) {
             if (_dropRecord(pool, epoch)) emit EpochDisabled(pool, epoch);
         }

@@ -68,6 +68,7 @@ abstract contract Omissions is Escrow {
         // does not exist has the zero address as its signer, for which no key can sign.
         if (ECDSA.recoverCalldata(digest, given.signature) != terms.signer) revert InvalidSignature(terms.signer);
         _requireNode(receipt, nodeSignature);
+        if (receipt.units > terms.epochUnits) revert TooManyUnits(receipt.units, terms.epochUnits);
         _requireOverdue(given, terms);
         if (!_isChallengeable(pool, receiptHash)) revert AlreadyChallenged(receiptHash);
 
@@ -104,26 +105,27 @@ abstract contract Omissions is Escrow {
     /// @inheritdoc IEpochLedger
     function resolveOmission(Receipt calldata receipt) external nonReentrant {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
-        Challenge storage open = _challenges[receiptHash];
-        if (open.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, open.state);
-        if (block.timestamp < open.answerBy) revert WindowOpen(open.answerBy);
+        Challenge storage shown = _challenges[receiptHash];
+        bool isUpheld = shown.state == ChallengeState.Upheld;
+        if (!isUpheld) {
+            if (shown.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, shown.state);
+            if (block.timestamp < shown.answerBy) revert WindowOpen(shown.answerBy);
 
-        open.state = ChallengeState.Upheld;
-        // Credited instead of sent, because a challenger that refuses ether would block the contributor's payment.
-        etherOf[open.challenger] += OMISSION_BOND;
-
-        uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, receipt.deadline));
-        // StakeManager is part of this deployment, the challenge is upheld already, and it is deleted only if no token
-        // moved.
-        // slither-disable-next-line reentrancy-no-eth
-        uint256 paid = STAKES.payFromOperator(receipt.pool, payeeOf(receipt.pool, receipt.contributor), due);
-        if (paid == 0 && due > 0) {
-            // The right to the payment would be lost for nothing, and the operator may bond again.
-            delete _challenges[receiptHash];
-            emit OmissionUnpaid(receipt.pool, receiptHash);
-            return;
+            shown.state = ChallengeState.Upheld;
+            // Credited instead of sent, because a challenger that refuses ether would block the contributor's payment.
+            etherOf[shown.challenger] += OMISSION_BOND;
         }
-        open.paid = paid.toUint96();
+
+        // A time that has passed, so its price never changes, however late the node has set its deadline.
+        uint256 pricedAt = Math.min(receipt.deadline, shown.answerBy);
+        uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, pricedAt));
+        address payee = payeeOf(receipt.pool, receipt.contributor);
+        // StakeManager is part of this deployment, and the guard keeps the token from coming back in between.
+        // slither-disable-next-line reentrancy-no-eth
+        uint256 paid = STAKES.payFromOperator(receipt.pool, payee, due - shown.paid);
+        if (isUpheld && paid == 0) revert ZeroAmount();
+        shown.paid += paid.toUint96();
+
         emit OmissionUpheld(receipt.pool, receiptHash, receipt.contributor, paid);
     }
 
@@ -200,11 +202,11 @@ abstract contract Omissions is Escrow {
         }
         // A disabled epoch pays nothing, and a final one can no longer be disabled.
         if (challenge.state == ChallengeState.Upheld && block.timestamp >= record.finalAt) {
-            uint256 amount = Math.min(challenge.paid, _shareOf(record, header, shown.leaf.units));
-            if (amount == 0) return (false, 0);
             _requireLeaf(header, shown, receiptHash);
 
-            challenge.paid = 0;
+            uint256 amount = Math.min(challenge.paid, _shareOf(record, header, shown.leaf.units));
+            challenge.state = ChallengeState.Answered;
+            challenge.answeredBy = uint40(header.epoch);
             deductionOf[header.pool][shown.receipt.contributor] += amount;
 
             emit OmissionNetted(header.pool, receiptHash, shown.receipt.contributor, amount);

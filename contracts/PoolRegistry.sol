@@ -34,8 +34,6 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     bytes32 public constant PAUSER_ROLE = keccak256("PAUSER_ROLE");
     /// @notice Delay with which the admin's role is transferred.
     uint48 public constant ADMIN_DELAY = 2 days;
-    /// @notice Maximum length of an announced URL in bytes.
-    uint256 public constant MAX_URL = 256;
 
     /// @notice Number of pools, which is also the id of the newest one.
     uint256 public poolCount;
@@ -58,8 +56,7 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
         whenNotPaused
         returns (uint256 pool)
     {
-        bytes32 actual = keccak256(bytes(params));
-        if (actual != terms.paramsHash) revert ParamsMismatch(terms.paramsHash, actual);
+        _requireParams(terms, params);
         _requireOffices(terms, validators.length);
         _requireWindows(terms);
         _requireSlash(terms);
@@ -91,8 +88,7 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     /// @inheritdoc IPoolRegistry
     function endPool(uint256 pool) external {
         Pool storage ended = _pools[pool];
-        bool isEntitled = msg.sender == operatorOf(pool) || msg.sender == arbiterOf(pool);
-        if (!isEntitled) revert NotOperator(pool, msg.sender);
+        if (msg.sender != operatorOf(pool) && msg.sender != arbiterOf(pool)) revert NotOperator(pool, msg.sender);
         if (!isUnended(pool)) revert WrongState(pool, ended.state);
 
         ended.state = PoolState.Ended;
@@ -125,8 +121,10 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     /// @inheritdoc IPoolRegistry
     function proposeRole(uint256 pool, Role role, address account) external {
         Pool storage changed = _pools[pool];
-        bool isEntitled = msg.sender == operatorOf(pool) || (role == Role.Arbiter && msg.sender == arbiterOf(pool));
-        if (!isEntitled) revert NotOperator(pool, msg.sender);
+        if (msg.sender != operatorOf(pool)) {
+            if (role != Role.Arbiter || msg.sender != arbiterOf(pool)) revert NotOperator(pool, msg.sender);
+            if (changed.roles[role].newest.from > block.timestamp) revert ProposalPending(pool);
+        }
         if (account == address(0)) revert ZeroAddress();
         if (role == Role.Arbiter) _requireImpartial(changed, account);
         bool isJudged = role == Role.Operator || role == Role.Signer;
@@ -205,7 +203,12 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     function getPromiseTerms(uint256 pool, uint256 signedAt) external view returns (PromiseTerms memory) {
         PoolTerms storage terms = _pools[pool].terms;
         return PromiseTerms(
-            signerAt(pool, signedAt), terms.challengeWindow, terms.vetoWindow, terms.epochLength, closesAt(pool)
+            signerAt(pool, signedAt),
+            terms.challengeWindow,
+            terms.vetoWindow,
+            terms.epochLength,
+            terms.epochUnits,
+            closesAt(pool)
         );
     }
 
@@ -257,13 +260,8 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
     }
 
     /// @inheritdoc IPoolRegistry
-    function signerPenaltyOf(uint256 pool) external view returns (uint256) {
-        return _pools[pool].terms.signerPenalty;
-    }
-
-    /// @inheritdoc IPoolRegistry
-    function acceptPenaltyOf(uint256 pool) external view returns (uint256) {
-        return _pools[pool].terms.acceptPenalty;
+    function penaltyOf(uint256 pool, bool isFalseAccept) external view returns (uint256) {
+        return isFalseAccept ? _pools[pool].terms.acceptPenalty : _pools[pool].terms.signerPenalty;
     }
 
     /// @inheritdoc IPoolRegistry
@@ -353,9 +351,8 @@ contract PoolRegistry is IPoolRegistry, TermsChecks, AccessControlDefaultAdminRu
 
     /// @dev Reverts if an account that is to be the arbiter has a role that the arbiter judges.
     function _requireImpartial(Pool storage pool, address account) private view {
-        bool isJudged = pool.activeFrom[account] != 0 || _holds(pool, Role.Operator, account)
-            || _holds(pool, Role.Signer, account);
-        if (isJudged) revert OfficeConflict(account);
+        bool isOperator = _holds(pool, Role.Operator, account) || _holds(pool, Role.Signer, account);
+        if (isOperator || pool.activeFrom[account] != 0) revert OfficeConflict(account);
     }
 }
 // slither-disable-end timestamp

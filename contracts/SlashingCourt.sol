@@ -4,7 +4,8 @@ pragma solidity 0.8.30;
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {CoveyTypes} from "./CoveyTypes.sol";
-import {Receipt, Verdict} from "./interfaces/ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, Verdict} from "./interfaces/ICoveyTypes.sol";
+import {IEpochLedger} from "./interfaces/IEpochLedger.sol";
 import {INodeRegistry} from "./interfaces/INodeRegistry.sol";
 import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Accusation, Case, CaseState, Finding, ISlashingCourt} from "./interfaces/ISlashingCourt.sol";
@@ -14,7 +15,7 @@ import {StakeManager} from "./StakeManager.sol";
 // Windows last seconds to days, as each pool chooses. A block producer can shift the block time by seconds at most.
 // slither-disable-start timestamp
 /// @title SlashingCourt
-/// @notice Slashes contributors by due process, and validators whose case was vetoed.
+/// @notice Slashes contributors by due process, and validators that signed what the arbiter refuted.
 /// @dev See ISlashingCourt for the rules.
 contract SlashingCourt is ISlashingCourt, EIP712 {
     /// @dev Outcome "accept" of a verdict.
@@ -25,6 +26,10 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     uint8 private constant _HARD = 2;
     /// @dev Reason of a verdict that accepts.
     uint8 private constant _NO_REASON = 0;
+    /// @dev Reason "another submission has the same proof", which a replay of one submission cannot show.
+    uint8 private constant _REPLAYED_PROOF = 8;
+    /// @dev Reason "another receipt contradicts this one", which a replay cannot show either.
+    uint8 private constant _EQUIVOCATION = 9;
     /// @notice Time after the veto window in which a case can be executed. After that it can only lapse.
     uint256 public constant GRACE = 1 days;
 
@@ -34,11 +39,13 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     INodeRegistry public immutable NODES;
     /// @notice Contract that holds the stake.
     IStakeManager public immutable STAKES;
+    /// @notice Contract in whose EIP-712 domain validators attest headers.
+    IEpochLedger public immutable LEDGER;
 
     /// @dev Cases by the keccak256 of their ABI-encoded accusation.
     mapping(bytes32 accusation => Case) private _cases;
-    /// @dev Validators that were slashed for a verdict on the receipt of a case.
-    mapping(bytes32 accusation => mapping(address validator => bool)) private _slashedSigners;
+    /// @dev Validators that were slashed for a verdict on the receipt of a case, or for attesting a header.
+    mapping(bytes32 accusationOrHeader => mapping(address validator => bool)) private _slashedSigners;
     /// @dev Whether a node was slashed for equivocation, by the keccak256 of (pool, task, lease, node).
     mapping(bytes32 slot => bool) private _equivocations;
 
@@ -48,6 +55,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         POOLS = pools;
         NODES = nodes;
         STAKES = stakes;
+        LEDGER = IEpochLedger(stakes.LEDGER());
     }
 
     /// @inheritdoc ISlashingCourt
@@ -135,13 +143,26 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     /// @inheritdoc ISlashingCourt
     function slashFalseAccept(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external {
         bytes32 key = keccak256(abi.encode(accusation));
-        CaseState state = _cases[key].state;
-        if (state != CaseState.Slashed) revert WrongCaseState(accusation.receiptHash, state);
+        Case storage executed = _cases[key];
+        if (executed.state != CaseState.Slashed) revert WrongCaseState(accusation.receiptHash, executed.state);
+        uint8 reason = executed.reason;
+        if (reason == _REPLAYED_PROOF || reason == _EQUIVOCATION) revert NotReplayable(reason);
         _requireSignature(accusation.pool, accusation.receiptHash, workKey, _ACCEPT, _NO_REASON, finding);
 
         uint256 amount = _slashValidator(key, accusation.pool, finding.validator, true);
 
         emit FalseAcceptSlashed(accusation.receiptHash, accusation.pool, finding.validator, amount);
+    }
+
+    /// @inheritdoc ISlashingCourt
+    function slashAttester(EpochHeader calldata header, Attestation calldata attestation) external {
+        bytes32 headerHash = CoveyTypes.hashHeader(header);
+        if (!LEDGER.wasDisabled(headerHash)) revert NotDisabled(headerHash);
+        address validator = ECDSA.recover(LEDGER.digestHeader(header), attestation.r, attestation.vs);
+
+        uint256 amount = _slashValidator(headerHash, header.pool, validator, false);
+
+        emit AttesterSlashed(headerHash, header.pool, validator, amount);
     }
 
     /// @inheritdoc ISlashingCourt
@@ -194,7 +215,8 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
         return CoveyTypes.hashVerdict(verdict);
     }
 
-    /// @dev Slashes a validator once for a case. Reverts if it has nothing to lose, so that it can be slashed later.
+    /// @dev Slashes a validator once for a case or a header. Reverts if it has nothing to lose, so that it can be
+    /// slashed later.
     function _slashValidator(bytes32 key, uint256 pool, address validator, bool isFalseAccept)
         private
         returns (uint256 amount)

@@ -7,7 +7,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Attestation} from "./interfaces/ICoveyTypes.sol";
 import {Permit} from "./interfaces/IPayouts.sol";
-import {IPoolRegistry, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
+import {IPoolRegistry, PromiseTerms, SlashingTerms} from "./interfaces/IPoolRegistry.sol";
 import {Balance, BondKind, Exposure, Hold, IStakeManager, Unbonding} from "./interfaces/IStakeManager.sol";
 import {Payouts} from "./Payouts.sol";
 
@@ -137,8 +137,7 @@ contract StakeManager is IStakeManager, Payouts {
         onlyCourt
         returns (uint256 amount)
     {
-        uint256 penalty = isFalseAccept ? POOLS.acceptPenaltyOf(pool) : POOLS.signerPenaltyOf(pool);
-        amount = Math.min(penalty, _totalOf(pool, BondKind.VALIDATOR, validator));
+        amount = Math.min(POOLS.penaltyOf(pool, isFalseAccept), _totalOf(pool, BondKind.VALIDATOR, validator));
         _burn(pool, BondKind.VALIDATOR, validator, amount);
     }
 
@@ -174,17 +173,27 @@ contract StakeManager is IStakeManager, Payouts {
     }
 
     /// @inheritdoc IStakeManager
-    function requireAttested(uint256 pool, bytes32 digest, Attestation[] calldata attestations, uint256 requiredBond)
-        external
-        view
-    {
+    function requireAttested(
+        uint256 pool,
+        bytes32 digest,
+        Attestation[] calldata attestations,
+        uint256 requiredBond,
+        uint256 quorum
+    ) external view {
         address last = address(0);
+        uint256 valid = 0;
         for (uint256 i = 0; i < attestations.length; ++i) {
-            address validator = ECDSA.recover(digest, attestations[i].r, attestations[i].vs);
-            if (validator <= last) revert UnorderedValidators(i);
-            requireBonded(pool, validator, requiredBond);
+            // A malformed signature recovers the zero address.
+            // slither-disable-next-line unused-return
+            (address validator,,) = ECDSA.tryRecover(digest, attestations[i].r, attestations[i].vs);
+            // A pool has at most MAX_VALIDATORS, and a caller that sends more signatures pays the gas itself.
+            // slither-disable-next-line calls-loop
+            if (validator <= last || !POOLS.isValidator(pool, validator)) continue;
+            if (_lastingBondOf(pool, validator, requiredBond) < requiredBond) continue;
             last = validator;
+            ++valid;
         }
+        if (valid < quorum) revert QuorumNotReached(valid, quorum);
     }
 
     /// @inheritdoc IStakeManager
@@ -208,12 +217,15 @@ contract StakeManager is IStakeManager, Payouts {
     }
 
     /// @inheritdoc IStakeManager
-    function requireBonded(uint256 pool, address validator, uint256 requiredBond) public view {
-        // A pool has at most MAX_VALIDATORS, and a caller that sends more signatures pays the gas itself.
-        // slither-disable-next-line calls-loop
+    function requireBonded(uint256 pool, address validator, uint256 requiredBond) external view {
         if (!POOLS.isValidator(pool, validator)) revert NotValidator(pool, validator);
-        uint256 bond = _totalOf(pool, BondKind.VALIDATOR, validator);
+        uint256 bond = _lastingBondOf(pool, validator, requiredBond);
         if (bond < requiredBond) revert BondTooSmall(validator, bond, requiredBond);
+    }
+
+    /// @inheritdoc IStakeManager
+    function lastingBondOf(uint256 pool, address validator) external view returns (uint256) {
+        return _lastingBondOf(pool, validator, type(uint256).max);
     }
 
     /// @dev Takes tokens from the caller and bonds them.
@@ -288,6 +300,21 @@ contract StakeManager is IStakeManager, Payouts {
     function _totalOf(uint256 pool, BondKind kind, address account) private view returns (uint256) {
         Balance memory balance = _balances[pool][kind][_holderOf(kind, account)];
         return uint256(balance.bonded) + balance.leaving;
+    }
+
+    /// @dev What is bonded and, unless that is enough, what leaves at least a finality window from now.
+    function _lastingBondOf(uint256 pool, address validator, uint256 enough) private view returns (uint256 bond) {
+        Balance memory balance = _balances[pool][BondKind.VALIDATOR][validator];
+        bond = balance.bonded;
+        if (bond >= enough || balance.leaving == 0) return bond;
+        // Only for a validator that is leaving, in the loop of the callers.
+        // slither-disable-next-line calls-loop
+        PromiseTerms memory terms = POOLS.getPromiseTerms(pool, block.timestamp);
+        uint256 leavesAt = block.timestamp + terms.challengeWindow + terms.vetoWindow;
+        Unbonding[] storage unbondings = _unbondings[pool][BondKind.VALIDATOR][validator];
+        for (uint256 i = unbondings.length; i > 0 && unbondings[i - 1].availableAt >= leavesAt; --i) {
+            bond += unbondings[i - 1].amount;
+        }
     }
 
     function _requireOperator(uint256 pool) private view {

@@ -4,12 +4,14 @@ pragma solidity 0.8.30;
 import {IPoolRegistry, PoolTerms} from "./interfaces/IPoolRegistry.sol";
 
 /// @title TermsChecks
-/// @notice Part of PoolRegistry that checks accounts, windows and amounts of a pool's terms.
+/// @notice Part of PoolRegistry that checks accounts, windows and amounts of a pool's terms, and holds its limits.
 abstract contract TermsChecks {
     /// @notice Longest challenge and veto window.
     uint256 public constant MAX_WINDOW = 30 days;
     /// @notice Longest unbonding window.
     uint256 public constant MAX_UNBOND_WINDOW = 180 days;
+    /// @notice Maximum length of an announced URL in bytes.
+    uint256 public constant MAX_URL = 256;
     /// @notice Maximum number of validators of a pool. It bounds the gas of opening a case.
     uint256 public constant MAX_VALIDATORS = 32;
     /// @notice Number of epochs that EpochLedger keeps of each pool; the same as EpochLedger.KEPT_EPOCHS.
@@ -31,6 +33,12 @@ abstract contract TermsChecks {
     /// challenged and answered.
     function _settlementSpan(uint256 challengeWindow, uint256 vetoWindow) internal pure returns (uint256) {
         return 4 * (challengeWindow + vetoWindow);
+    }
+
+    /// @dev Checks that the terms name the hash of the parameters.
+    function _requireParams(PoolTerms calldata terms, string calldata params) internal pure {
+        bytes32 actual = keccak256(bytes(params));
+        if (actual != terms.paramsHash) revert IPoolRegistry.ParamsMismatch(terms.paramsHash, actual);
     }
 
     /// @dev Checks each window, and that the windows fit together.

@@ -244,7 +244,7 @@ def on_omission_challenged(_: Context, repository: Repository, event: events.Omi
 
 
 def on_omission_decided(
-    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld | events.OmissionUnpaid
+    _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
 ) -> None:
     is_upheld = isinstance(event, events.OmissionUpheld)
     omissions.record_decision(repository, event.receipt_hash, block=event.block_number, is_upheld=is_upheld)
@@ -302,7 +302,6 @@ HANDLERS: Mapping[type[Any], Callable[[Context, Repository, Any], None]] = {
     events.OmissionChallenged: on_omission_challenged,
     events.OmissionAnswered: on_omission_decided,
     events.OmissionUpheld: on_omission_decided,
-    events.OmissionUnpaid: on_omission_decided,
     events.OmissionNetted: on_omission_netted,
     events.CaseOpened: on_case_opened,
     events.CaseVetoed: on_case_closed,

@@ -110,7 +110,7 @@ def _choose_verdicts(ctx: Context, case: HardCase, now: int) -> dict[Address, tu
     chosen: dict[Address, tuple[Verdict, str]] = {}
     for body, signature in zip(case.verdicts, case.signatures, strict=True):
         verdict = body.to_message()
-        at_stake = stakes.backing_of(pool, BondKind.VALIDATOR, verdict.validator)
+        at_stake = stakes.lasting_bond_of(pool, verdict.validator)
         has_power = at_stake >= terms.validator_bond and pools.is_validator(pool, verdict.validator)
         if has_power and verdict.deadline > now:
             chosen[verdict.validator] = (verdict, signature)

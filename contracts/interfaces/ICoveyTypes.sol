@@ -92,7 +92,7 @@ struct WorkLeaf {
 /// @param units Units accepted in this epoch alone.
 /// @param verdicts Number of verdicts for which this epoch alone pays the fee.
 /// @param dataHash Hash of the stored leaves.
-/// @param previousHash Hash of the previous header; zero for epoch 0.
+/// @param previousHash Hash of the previous header; zero for epoch 0 and after a disabled epoch.
 struct EpochHeader {
     uint256 pool;
     uint64 epoch;

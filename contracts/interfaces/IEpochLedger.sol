@@ -67,7 +67,7 @@ struct Inclusion {
 /// @param answerBy Unix time in seconds before which the challenge can be answered.
 /// @param state State of the challenge.
 /// @param answeredBy Epoch that answered. If it is disabled, the receipt can be challenged again.
-/// @param paid Amount that the operator's bond paid for the receipt and that is not deducted from rewards yet.
+/// @param paid Amount that the operator's bond has paid for the receipt.
 struct Challenge {
     address challenger;
     uint40 answerBy;
@@ -165,22 +165,17 @@ interface IEpochLedger is IPayouts {
     /// @param answerer Account that answered and receives the challenger's bond.
     event OmissionAnswered(uint256 indexed pool, bytes32 indexed receiptHash, uint64 epoch, address answerer);
 
-    /// @notice Nobody answered a challenge in time, so the operator's bond pays for the receipt.
+    /// @notice Nobody answered a challenge in time, so the operator's bond pays for the receipt, as far as it goes.
+    /// @dev Emitted again for each later payment.
     /// @param pool Id of the pool.
     /// @param receiptHash Struct hash of the receipt.
     /// @param contributor Account that was paid.
-    /// @param amount Amount paid from the operator's bond. The same amount was burned.
+    /// @param amount Amount paid now from the operator's bond; zero if it was empty. The same amount was burned.
     event OmissionUpheld(
         uint256 indexed pool, bytes32 indexed receiptHash, address indexed contributor, uint256 amount
     );
 
-    /// @notice A challenge was not answered, but the operator has no bond that could pay for the receipt.
-    /// @dev The challenger can withdraw its ether, and the receipt can be challenged again.
-    /// @param pool Id of the pool.
-    /// @param receiptHash Struct hash of the receipt.
-    event OmissionUnpaid(uint256 indexed pool, bytes32 indexed receiptHash);
-
-    /// @notice A receipt for which the operator's bond has paid was shown in an epoch.
+    /// @notice A receipt of an upheld challenge was shown in an epoch, so the operator's bond pays no more for it.
     /// @param pool Id of the pool.
     /// @param receiptHash Struct hash of the receipt.
     /// @param contributor Account from whose next claims the amount is deducted.
@@ -204,7 +199,7 @@ interface IEpochLedger is IPayouts {
     /// @param account The caller.
     error NotArbiter(uint256 pool, address account);
 
-    /// @notice The pool does not exist or has ended, or PoolRegistry is paused.
+    /// @notice The pool does not exist or has ended.
     /// @param pool Id of the pool.
     error PoolNotOpen(uint256 pool);
 
@@ -231,13 +226,13 @@ interface IEpochLedger is IPayouts {
     /// @param actual Number in the header.
     error WrongEpoch(uint256 expected, uint256 actual);
 
-    /// @notice The header does not name the newest header as its predecessor.
-    /// @param expected Hash of the newest header.
+    /// @notice The header does not name the predecessor that `headOf` returns.
+    /// @param expected Hash that `headOf` returns.
     /// @param actual Hash in the header.
     error WrongPreviousHash(bytes32 expected, bytes32 actual);
 
-    /// @notice The epoch has more units than the pool allows.
-    /// @param units Units in the header.
+    /// @notice The epoch, or the receipt, has more units than the pool allows in an epoch.
+    /// @param units Units in the header or the receipt.
     /// @param cap The pool's `epochUnits`.
     error TooManyUnits(uint256 units, uint256 cap);
 
@@ -249,11 +244,6 @@ interface IEpochLedger is IPayouts {
     /// @notice The caller is not the signer, who may still post.
     /// @param idleAt Unix time in seconds from which anyone can post with attestations.
     error SignerNotIdle(uint256 idleAt);
-
-    /// @notice Fewer attestations were given than the pool's `headerQuorum` requires.
-    /// @param attestations Number of attestations.
-    /// @param quorum Number of attestations that are required.
-    error QuorumNotReached(uint256 attestations, uint256 quorum);
 
     /// @notice Less than `epochLength` has passed since the previous epoch.
     /// @param availableAt Unix time in seconds from which the next epoch can be posted.
@@ -341,7 +331,7 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Adds tokens to the escrow of a pool.
     /// @dev Anyone can call this. The tokens come from the caller, who must have approved them. Reverts once the pool
-    /// has ended and while PoolRegistry is paused.
+    /// has ended. A pause does not stop it.
     /// @param pool Id of the pool.
     /// @param amount Amount in the token's smallest unit.
     function fundPool(uint256 pool, uint256 amount) external;
@@ -374,8 +364,10 @@ interface IEpochLedger is IPayouts {
     function post(EpochHeader calldata header, Attestation[] calldata attestations) external;
 
     /// @notice Disables an epoch and all later ones, and releases the escrow that they reserved.
-    /// @dev Arbiter only, for `challengeWindow` after the epoch was posted. The chain of headers goes on: the next
-    /// header names the newest one, disabled or not.
+    /// @dev Arbiter only, for `challengeWindow` after the epoch was posted. The next header names zero as its
+    /// predecessor, so that nothing which validators signed on top of the disabled epoch can be posted. Each validator
+    /// that attested the header of `record` can be slashed (see ISlashingCourt.slashAttester), but not those of later
+    /// headers.
     /// @param pool Id of the pool.
     /// @param record Record of the first epoch to disable.
     function disableEpoch(uint256 pool, EpochRecord calldata record) external;
@@ -405,7 +397,8 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Challenges the operator to show that a countersigned receipt is in an epoch.
     /// @dev Anyone can call this, with OMISSION_BOND in ether. A receipt is overdue after `dueBy`, and once
-    /// `unbondWindow` has passed since the pool's end. Empty epochs put nothing off, because `dueBy` is a time.
+    /// `unbondWindow` has passed since the pool's end. Empty epochs put nothing off, because `dueBy` is a time. Reverts
+    /// with TooManyUnits if the receipt claims more than `epochUnits`.
     ///
     /// Epochs are kept for at least `KEPT_EPOCHS * epochLength` after they were posted. A promise can give the operator
     /// at most a quarter of this time (PromiseTooLong), and can be challenged for another quarter (TooLate), so an
@@ -431,7 +424,7 @@ interface IEpochLedger is IPayouts {
     /// if a challenged receipt is not in the epoch.
     ///
     /// An upheld receipt earns nobody a bond. Once the epoch is final, what the epoch pays for it, at most what the
-    /// operator's bond has paid, is deducted from the contributor's claims.
+    /// operator's bond has paid, is deducted from the contributor's claims. The bond pays no more for it.
     /// @param record Record of a kept epoch that is not disabled.
     /// @param header Header of the same epoch.
     /// @param inclusions Receipts with their leaves and proofs.
@@ -441,10 +434,11 @@ interface IEpochLedger is IPayouts {
         Inclusion[] calldata inclusions
     ) external;
 
-    /// @notice Resolves a challenge that nobody answered within its window.
+    /// @notice Resolves a challenge that nobody answered within its window, or pays more for an upheld one.
     /// @dev Anyone can call this. Pays the contributor's payee from the operator's bond (see
-    /// IStakeManager.payFromOperator), at the price that held at the receipt's deadline, and credits the challenger's
-    /// ether. If the bond is empty, the receipt can be challenged again.
+    /// IStakeManager.payFromOperator), at the price that held at the receipt's deadline, or when the challenge's window
+    /// closed if that was earlier. Credits the challenger's ether. If the bond pays less than is due, the rest can be
+    /// resolved once the bond is larger.
     /// @param receipt The challenged receipt.
     function resolveOmission(Receipt calldata receipt) external;
 
@@ -462,10 +456,14 @@ interface IEpochLedger is IPayouts {
     function epochsOf(uint256 pool) external view returns (uint64);
 
     /// @notice Returns the header hash of the newest epoch.
-    /// @dev Headers form a chain without a gap, which disabled epochs are part of.
     /// @param pool Id of the pool.
-    /// @return Hash of the newest header, disabled or not; zero before the first epoch.
+    /// @return Hash of the newest header; zero before the first epoch and after a disabled one.
     function headOf(uint256 pool) external view returns (bytes32);
+
+    /// @notice Returns whether the arbiter named a header when it disabled an epoch.
+    /// @param headerHash Hash of the header.
+    /// @return Whether the arbiter disabled the epoch itself, and not only an earlier one.
+    function wasDisabled(bytes32 headerHash) external view returns (bool);
 
     /// @notice Returns whether a record is that of a kept epoch that is not disabled.
     /// @param pool Id of the pool.

@@ -111,17 +111,19 @@ struct PostingTerms {
     uint256 closesAt;
 }
 
-/// @notice What EpochLedger needs to know about a pool to check a promise.
+/// @notice What EpochLedger needs to know about a pool to check a promise, and StakeManager about its windows.
 /// @param signer Signer of the pool when the promise was signed.
 /// @param challengeWindow See PoolTerms.
 /// @param vetoWindow See PoolTerms.
 /// @param epochLength See PoolTerms.
+/// @param epochUnits See PoolTerms.
 /// @param closesAt See IPoolRegistry.closesAt.
 struct PromiseTerms {
     address signer;
     uint24 challengeWindow;
     uint24 vetoWindow;
     uint24 epochLength;
+    uint64 epochUnits;
     uint256 closesAt;
 }
 
@@ -276,6 +278,10 @@ interface IPoolRegistry {
     /// @notice The account holds the role already, or the price is this already, and no change is pending.
     error NothingToChange();
 
+    /// @notice Another successor of the arbiter is proposed, which only the operator can replace.
+    /// @param pool Id of the pool.
+    error ProposalPending(uint256 pool);
+
     /// @notice The pool is not in a state that allows this.
     /// @param pool Id of the pool.
     /// @param state State of the pool; None if the pool does not exist.
@@ -317,8 +323,9 @@ interface IPoolRegistry {
     function replaceValidator(uint256 pool, address previous, address current) external;
 
     /// @notice Passes a role to another account, after a delay.
-    /// @dev Operator only; the arbiter can propose its own successor too. The operator can do so in any state of the
-    /// pool. The operator, the signer and validators cannot be the arbiter.
+    /// @dev Operator only, in any state of the pool. A proposal replaces one that is pending. The arbiter can propose
+    /// its own successor too, but cannot replace a pending proposal, because it could keep its role for ever by that.
+    /// The operator, the signer and validators cannot be the arbiter.
     /// @param pool Id of the pool.
     /// @param role The role.
     /// @param account Account that holds the role after `unbondWindow`, or as the arbiter after twice `unbondWindow`.
@@ -444,15 +451,11 @@ interface IPoolRegistry {
     /// @return The window; zero if the pool does not exist.
     function unbondWindowOf(uint256 pool) external view returns (uint256);
 
-    /// @notice Returns what a vetoed case costs each validator that signed it.
+    /// @notice Returns what a validator loses for a signature.
     /// @param pool Id of the pool.
-    /// @return Amount in the token's smallest unit.
-    function signerPenaltyOf(uint256 pool) external view returns (uint256);
-
-    /// @notice Returns what a validator loses that accepted work whose case was executed.
-    /// @param pool Id of the pool.
-    /// @return Amount in the token's smallest unit.
-    function acceptPenaltyOf(uint256 pool) external view returns (uint256);
+    /// @param isFalseAccept Whether it accepted a cheat's work; otherwise it signed a vetoed case or a disabled epoch.
+    /// @return `acceptPenalty` or `signerPenalty` of the terms, in the token's smallest unit.
+    function penaltyOf(uint256 pool, bool isFalseAccept) external view returns (uint256);
 
     /// @notice Returns whether contributors need an invitation.
     /// @param pool Id of the pool.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {Receipt, Verdict} from "./ICoveyTypes.sol";
+import {Attestation, EpochHeader, Receipt, Verdict} from "./ICoveyTypes.sol";
 
 /// @notice State of a case.
 enum CaseState {
@@ -16,8 +16,8 @@ enum CaseState {
 /// @param amount Stake that the case locked, which is burned if the case is executed.
 /// @param vetoUntil Unix time in seconds before which the arbiter can veto, and from which anyone can execute.
 /// @param state State of the case.
-/// @param reason Number of the check that failed. The protocol defines the numbers; the contracts do not interpret
-/// them.
+/// @param reason Number of the check that failed. The protocol defines the numbers; `slashFalseAccept` alone
+/// interprets two of them.
 /// @param span Span whose cap the lock counts against, as StakeManager numbers spans.
 struct Case {
     uint96 amount;
@@ -60,8 +60,10 @@ struct Finding {
 /// then anyone can execute the case.
 /// @dev Accused: a contributor is slashed only for a receipt that its own node signed. The caller earns nothing.
 ///
-/// Exits: a case that nobody executes within GRACE after the veto window lapses. If a case is vetoed, the validators
-/// that signed it can be slashed.
+/// Exits: a case that nobody executes within GRACE after the veto window lapses.
+///
+/// Validators lose their bond for signing a case that is vetoed, for accepting work whose case is executed, and for
+/// attesting an epoch that the arbiter disables. In each of these, the arbiter's word decides.
 ///
 /// Signatures: nodes and validators are plain keys. A signature has 65 bytes with s in the lower half of the curve
 /// order. Any other form reverts with an error of OpenZeppelin's ECDSA library.
@@ -122,6 +124,15 @@ interface ISlashingCourt {
     /// @param amount Amount that was burned.
     event FalseAcceptSlashed(
         bytes32 indexed receiptHash, uint256 indexed pool, address indexed validator, uint256 amount
+    );
+
+    /// @notice A validator was slashed for attesting the header of an epoch that the arbiter disabled.
+    /// @param headerHash Hash of the header.
+    /// @param pool Id of the pool.
+    /// @param validator Account that signed.
+    /// @param amount Amount that was burned.
+    event AttesterSlashed(
+        bytes32 indexed headerHash, uint256 indexed pool, address indexed validator, uint256 amount
     );
 
     /// @notice A contributor was slashed for two contradicting receipts of its node.
@@ -189,7 +200,15 @@ interface ISlashingCourt {
     /// @notice The two receipts are not contradicting claims of one node for one task and lease.
     error NotEquivocation();
 
-    /// @notice The validator was already slashed for this case, or the node for this task and lease.
+    /// @notice The arbiter has not disabled the epoch with this header.
+    /// @param headerHash Hash of the header.
+    error NotDisabled(bytes32 headerHash);
+
+    /// @notice A replay of the work cannot show what this case is about, so an accept may honestly be wrong.
+    /// @param reason Reason of the case: another submission has the same proof, or contradicts this one.
+    error NotReplayable(uint8 reason);
+
+    /// @notice The validator was already slashed for this case or header, or the node for this task and lease.
     error AlreadySlashed();
 
     /// @notice The validator has no bond left.
@@ -236,12 +255,20 @@ interface ISlashingCourt {
 
     /// @notice Slashes a validator's bond for accepting work whose case was executed.
     /// @dev Anyone can call this. Only an accept of severity "hard" counts: by it the validator says that it has
-    /// repeated all of the work. An accept of severity "none" is given after a part, and may honestly be wrong. Each
-    /// validator is slashed once for each case. The deadline of the finding does not matter here.
+    /// repeated all of the work. An accept of severity "none" is given after a part, and may honestly be wrong. So may
+    /// any accept of work that was rejected for what a replay cannot show (NotReplayable). Each validator is slashed
+    /// once for each case. The deadline of the finding does not matter here.
     /// @param accusation Identifies the case.
     /// @param workKey Work key of the receipt.
     /// @param finding The validator's verdict "accept, hard" on the receipt.
     function slashFalseAccept(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
+
+    /// @notice Slashes a validator's bond for attesting the header of an epoch that the arbiter disabled.
+    /// @dev Anyone can call this. Only the epoch that the arbiter named counts (see IEpochLedger.wasDisabled). Each
+    /// validator is slashed once for each header, by `signerPenalty`, also if its attestation was not posted.
+    /// @param header Header of the disabled epoch.
+    /// @param attestation The validator's signature over the header, in the domain of EpochLedger.
+    function slashAttester(EpochHeader calldata header, Attestation calldata attestation) external;
 
     /// @notice Slashes a contributor at once for two receipts of its node for the same work with different files.
     /// @dev Anyone can call this. The receipts must agree in pool, task, lease, node, policy version and contributor,

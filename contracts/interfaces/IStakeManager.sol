@@ -117,16 +117,16 @@ interface IStakeManager is IPayouts {
     /// @param account Account that signed.
     error NotValidator(uint256 pool, address account);
 
-    /// @notice The validator has too little stake, bonded and leaving.
+    /// @notice The validator has too little stake that does not leave soon.
     /// @param validator Account that signed.
-    /// @param bond Its bonded and leaving stake.
+    /// @param bond Its stake as `lastingBondOf` counts it.
     /// @param required The pool's `validatorBond`.
     error BondTooSmall(address validator, uint256 bond, uint256 required);
 
-    /// @notice The attestations are not in ascending order of their validators.
-    /// @dev The strict order also makes the validators distinct.
-    /// @param index Index of the first attestation that is out of order.
-    error UnorderedValidators(uint256 index);
+    /// @notice Fewer valid attestations were given than the pool's `headerQuorum` requires.
+    /// @param attestations Number of attestations that count.
+    /// @param quorum Number of attestations that are required.
+    error QuorumNotReached(uint256 attestations, uint256 quorum);
 
     /// @notice The caller is not the court.
     /// @param account The caller.
@@ -252,26 +252,35 @@ interface IStakeManager is IPayouts {
     /// @return Amount in the token's smallest unit.
     function backingOf(uint256 pool, BondKind kind, address account) external view returns (uint256);
 
-    /// @notice Reverts unless an account is an active validator with enough stake to lose.
-    /// @dev Stake that is leaving counts, because it can still be slashed. Otherwise a validator could void its
-    /// signatures by unbonding.
+    /// @notice Returns the stake that backs what a validator signs now.
+    /// @dev Stake that is leaving counts only if it cannot be withdrawn for the pool's challenge and veto window.
+    /// Within these, a case is vetoed or executed and an epoch is disabled, so the validator can still be slashed.
+    /// @param pool Id of the pool.
+    /// @param validator Owner of the bond.
+    /// @return Amount in the token's smallest unit.
+    function lastingBondOf(uint256 pool, address validator) external view returns (uint256);
+
+    /// @notice Reverts unless an account is an active validator with enough stake to lose (see `lastingBondOf`).
+    /// @dev A validator cannot void its signatures by unbonding, and cannot sign with stake that is about to leave.
     /// @param pool Id of the pool.
     /// @param validator Account that must be a validator.
     /// @param requiredBond The pool's `validatorBond`.
     function requireBonded(uint256 pool, address validator, uint256 requiredBond) external view;
 
-    /// @notice Reverts unless the attestations are by different validators for which `requireBonded` holds.
-    /// @dev From a signature over another digest, an account is recovered that is not a validator. EpochLedger checks
-    /// that there are enough attestations.
+    /// @notice Reverts unless enough attestations are by different validators for which `requireBonded` holds.
+    /// @dev Other attestations are skipped, so that a validator that has just left does not revert the others. From a
+    /// signature over another digest, an account is recovered that is not a validator.
     /// @param pool Id of the pool.
     /// @param digest EIP-712 digest of the header.
     /// @param attestations Signatures over the digest, in ascending order of their validators.
     /// @param requiredBond The pool's `validatorBond`.
+    /// @param quorum The pool's `headerQuorum`.
     function requireAttested(
         uint256 pool,
         bytes32 digest,
         Attestation[] calldata attestations,
-        uint256 requiredBond
+        uint256 requiredBond,
+        uint256 quorum
     ) external view;
 
     /// @notice Returns a contributor's stake that backs open cases.

@@ -301,7 +301,7 @@ class EpochRow(Base):
     verdicts: Mapped[int] = mapped_column(Number, default=0)
     """Number of verdicts for which the epoch pays the pool's fee. 0 until the epoch is closed."""
     previous_hash: Mapped[str] = mapped_column(String(66))
-    """Header hash of the previous epoch, even of a disabled one. Zero for the first epoch."""
+    """Header hash of the previous epoch. Zero for the first epoch and after a disabled one."""
     closed_at: Mapped[float]
     header_hash: Mapped[str | None] = mapped_column(String(66))
     """Hash of the epoch's header, from the event EpochPosted. None until the epoch is posted."""

@@ -174,12 +174,16 @@ def mark_settled(repository: Repository, number: int, *, limit: int) -> bool:
 def record_disabled(repository: Repository, *, number: int) -> None:
     """Record that the arbiter disabled an epoch, and release its submissions for a later one.
 
-    Nothing can be claimed against a disabled epoch.
+    Nothing can be claimed against a disabled epoch. Later epochs that are closed and not posted are closed again: their
+    rewards include those of this epoch, and the ledger refuses their headers, which name the header of this one.
     """
     epoch = repository.get_epoch(number)
     if epoch is not None and not epoch.disabled:
         epoch.disabled = True
         repository.release_from_epoch(number)
+        for later in repository.list_unposted():
+            if later.number > number:
+                later.data_hash = ""
 
 
 def build_work_leaf(row: SubmissionRow) -> WorkLeaf:

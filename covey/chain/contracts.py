@@ -114,6 +114,10 @@ class StakeManager(Contract):
         """Return the stake that an account can still lose: what is bonded and what is leaving."""
         return int(self._read("backingOf", pool, kind, account))
 
+    def lasting_bond_of(self, pool: PoolId, validator: Address) -> int:
+        """Return the bond that backs what a validator signs now, without what can be withdrawn soon."""
+        return int(self._read("lastingBondOf", pool, validator))
+
     def unbondings_of(self, pool: PoolId, kind: BondKind, account: Address) -> list[Unbonding]:
         unbondings = self._read("unbondingsOf", pool, kind, account)
         return [Unbonding(**name_fields(Unbonding, values)) for values in unbondings]
@@ -219,8 +223,12 @@ class EpochLedger(Contract):
         return int(self._read("epochsOf", pool))
 
     def head_of(self, pool: PoolId) -> Hash:
-        """Return the header hash of the newest epoch. Zero before the first one."""
+        """Return the header hash of the newest epoch. Zero before the first one and after a disabled one."""
         return Hash(self._read("headOf", pool))
+
+    def was_disabled(self, header_hash: Hash) -> bool:
+        """Return whether the arbiter disabled the epoch with this header itself, and not only an earlier one."""
+        return bool(self._read("wasDisabled", header_hash))
 
     def is_posted(self, pool: PoolId, record: EpochRecord) -> bool:
         """Return whether the record belongs to a posted epoch that is not disabled and still kept by the contract."""
@@ -278,6 +286,10 @@ class SlashingCourt(Contract):
     def slash_false_accept(self, accusation: Accusation, verdict: Verdict, signature: str) -> Call:
         """Slash a validator that accepted, after a whole replay, work whose case was executed."""
         return self._write("slashFalseAccept", astuple(accusation), verdict.work_key, _to_finding(verdict, signature))
+
+    def slash_attester(self, header: EpochHeader, signature: str) -> Call:
+        """Slash the validator that signed the header of an epoch which the arbiter disabled."""
+        return self._write("slashAttester", astuple(header), _to_compact(signature))
 
     def slash_for_equivocation(self, a: Receipt, signature_a: str, b: Receipt, signature_b: str) -> Call:
         claims = astuple(a), _to_bytes(signature_a), astuple(b), _to_bytes(signature_b)

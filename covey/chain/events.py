@@ -254,12 +254,6 @@ class OmissionUpheld(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OmissionUnpaid(Event):
-    pool: PoolId
-    receipt_hash: Hash
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class OmissionNetted(Event):
     pool: PoolId
     receipt_hash: Hash
@@ -325,6 +319,14 @@ class FalseAcceptSlashed(Event):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AttesterSlashed(Event):
+    header_hash: Hash
+    pool: PoolId
+    validator: Address
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EquivocationSlashed(Event):
     pool: PoolId
     node: Address
@@ -341,9 +343,9 @@ NodeEvent = NodeRegistered | NodeRemoved | ContributorInvited | InvitationWithdr
 StakeEvent = Staked | StakeUnbonded | StakeWithdrawn | StakeSlashed | BondPaid
 EscrowEvent = PoolFunded | PoolRefunded | EpochPosted | EpochDisabled | RewardClaimed | PayeeSet
 PaymentEvent = PaymentCredited | CreditWithdrawn
-OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | OmissionUnpaid | OmissionNetted
+OmissionEvent = OmissionChallenged | OmissionAnswered | OmissionUpheld | OmissionNetted
 LedgerEvent = EscrowEvent | OmissionEvent | EtherWithdrawn
-PenaltyEvent = SignerSlashed | FalseAcceptSlashed | EquivocationSlashed
+PenaltyEvent = SignerSlashed | FalseAcceptSlashed | AttesterSlashed | EquivocationSlashed
 CourtEvent = CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed | PenaltyEvent
 AnyEvent = PoolEvent | NodeEvent | StakeEvent | PolicyPublished | LedgerEvent | PaymentEvent | CourtEvent
 

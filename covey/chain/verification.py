@@ -19,7 +19,7 @@ COMPILER = "v0.8.30+commit.73712a01"
 """Version of solc as explorers name it."""
 SETTINGS = {
     "evmVersion": "cancun",
-    "optimizer": {"enabled": True, "runs": 10_000},
+    "optimizer": {"enabled": True, "runs": 6_000},
     "metadata": {"bytecodeHash": "none"},
 }
 """Settings of the compiler. They are those of hardhat.config.js."""

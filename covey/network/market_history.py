@@ -49,7 +49,7 @@ class ValidatorFacts:
 
     pools: int = 0
     slashes: int = 0
-    """Slashes for verdicts: in a vetoed case, or an accepted cheat."""
+    """Slashes for signatures: in a vetoed case, of an accepted cheat, or of a disabled epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def summarize_history(seen: Iterable[Event], account: Address) -> AccountHistory
     """Fold the events of a deployment, oldest first, into the facts about one account."""
     own: set[PoolId] = set()
     ended, nodes, worked, judged = set[PoolId](), set[Address](), set[PoolId](), set[PoolId]()
-    cases, epochs = set[Hash](), dict[tuple[PoolId, int], int]()
+    cases, upheld, epochs = set[Hash](), set[Hash](), dict[tuple[PoolId, int], int]()
     operator, contributor, validator = OperatorFacts(), ContributorFacts(), ValidatorFacts()
     for event in seen:
         if isinstance(event, events.PoolCreated) and event.operator == account:
@@ -83,6 +83,10 @@ def summarize_history(seen: Iterable[Event], account: Address) -> AccountHistory
             judged.add(event.pool)
         elif isinstance(event, events.CaseOpened) and event.contributor == account:
             cases.add(event.receipt_hash)
+        elif isinstance(event, events.OmissionUpheld):
+            if event.receipt_hash in upheld:
+                continue  # A later payment for the same receipt.
+            upheld.add(event.receipt_hash)
         operator = _add_operator(operator, event, own)
         contributor = _add_contributor(contributor, event, account, cases)
         validator = replace(validator, slashes=validator.slashes + _is_signer(event, account))
@@ -94,7 +98,8 @@ def summarize_history(seen: Iterable[Event], account: Address) -> AccountHistory
 
 
 def _is_signer(event: Event, account: Address) -> bool:
-    return isinstance(event, events.SignerSlashed) and event.validator == account
+    slashes = events.SignerSlashed, events.FalseAcceptSlashed, events.AttesterSlashed
+    return isinstance(event, slashes) and event.validator == account
 
 
 def _add_operator(facts: OperatorFacts, event: Event, own: Set[PoolId]) -> OperatorFacts:

@@ -250,17 +250,42 @@ contract AnswerOmissionsTest is OmissionFixture {
         refuse(wrongLeaf(), answer);
     }
 
-    /// A rejected leaf has no units, so the epoch pays nothing for it. A smaller one pays less than the bond has.
+    /// The epoch pays 20 of 50 units, so the contributor keeps what the bond has paid for the others.
     function test_WhenTheEpochPaysLess_OnlyThatIsDeducted() public {
         uphold();
-        Answer memory answer = postLeaf(makeLeaf(receipt));
-        vm.warp(answer.record.finalAt);
-        refuse(nothing, answer);
-        answer = postPaid(20);
+        Answer memory answer = postPaid(20);
         vm.warp(answer.record.finalAt);
         send(answer);
         assertEq(ledger.deductionOf(pool, contributor), 60);
         refuse(nothing, answer);
+    }
+
+    /// A rejected leaf has no units, so the epoch pays nothing for it, and nothing is deducted.
+    function test_WhenTheEpochPaysNothing_NothingIsDeducted() public {
+        uphold();
+        Answer memory answer = postLeaf(makeLeaf(receipt));
+        vm.warp(answer.record.finalAt);
+        vm.expectEmit();
+        emit IEpochLedger.OmissionNetted(pool, receiptHash, contributor, 0);
+        send(answer);
+        assertEq(ledger.deductionOf(pool, contributor), 0);
+        refuse(nothing, answer);
+    }
+
+    /// The bond was too small. Once the receipt is in a final epoch, what the operator bonds later pays nothing for it.
+    function test_WhenAPartlyPaidReceiptIsInAnEpoch_TheBondPaysNoMore() public {
+        vm.prank(address(ledger));
+        stakes.payFromOperator(pool, trainer, 450);
+        uphold();
+        assertEq(token.balanceOf(contributor), 50);
+        Answer memory answer = postPaid(50);
+        vm.warp(answer.record.finalAt);
+        send(answer);
+        assertEq(ledger.deductionOf(pool, contributor), 50);
+        bond(operator, BondKind.OPERATOR, 1000);
+        vm.expectRevert(wrongState(ChallengeState.Answered));
+        ledger.resolveOmission(receipt);
+        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), makePromise(DUE));
     }
 
     /// A header may name fewer units than its leaves have. The epoch pays for those of the header alone.

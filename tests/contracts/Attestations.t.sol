@@ -47,12 +47,16 @@ contract AttestationsTest is Fixture {
         ledger.post(header, attestations);
     }
 
-    function notValidator(address account) internal view returns (bytes memory) {
-        return abi.encodeWithSelector(IStakeManager.NotValidator.selector, pool, account);
+    function tooFew(uint256 valid) internal pure returns (bytes memory) {
+        return abi.encodeWithSelector(IStakeManager.QuorumNotReached.selector, valid, 2);
     }
 
-    function unordered(uint256 index) internal pure returns (bytes memory) {
-        return abi.encodeWithSelector(IStakeManager.UnorderedValidators.selector, index);
+    /// Attestations of all three validators, of which the second is spoiled.
+    function attestAll(EpochHeader memory header) internal view returns (Attestation[] memory attestations) {
+        attestations = new Attestation[](3);
+        for (uint256 i = 0; i < 3; ++i) {
+            attestations[i] = attest(header, validatorKeys[i]);
+        }
     }
 
     function notIdle(uint256 idleAt) internal pure returns (bytes memory) {
@@ -72,15 +76,14 @@ contract AttestationsTest is Fixture {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
         Attestation[] memory one = new Attestation[](1);
         one[0] = attest(header, validatorKeys[0]);
-        bytes4 selector = IEpochLedger.QuorumNotReached.selector;
-        refuse(abi.encodeWithSelector(selector, 0, 2), header, none);
-        refuse(abi.encodeWithSelector(selector, 1, 2), header, one);
+        refuse(tooFew(0), header, none);
+        refuse(tooFew(1), header, one);
     }
 
     function test_WhenDoubledOrOutOfOrder_ItReverts() public {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
-        refuse(unordered(1), header, attest(header, validatorKeys[1], validatorKeys[1]));
-        refuse(unordered(1), header, attest(header, validatorKeys[2], validatorKeys[0]));
+        refuse(tooFew(1), header, attest(header, validatorKeys[1], validatorKeys[1]));
+        refuse(tooFew(1), header, attest(header, validatorKeys[2], validatorKeys[0]));
     }
 
     /// Keys in any order, of which at most two are validators: what the ledger accepts is a quorum of two.
@@ -101,11 +104,41 @@ contract AttestationsTest is Fixture {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
         bool isFirst = stranger < validators[0];
         (uint256 a, uint256 b) = isFirst ? (STRANGER_KEY, validatorKeys[0]) : (validatorKeys[0], STRANGER_KEY);
-        refuse(notValidator(stranger), header, attest(header, a, b));
+        refuse(tooFew(1), header, attest(header, a, b));
         // A validator that was replaced no longer counts.
         vm.prank(operator);
         pools.replaceValidator(pool, validators[0], stranger);
-        refuse(notValidator(validators[0]), header, attest(header));
+        refuse(tooFew(1), header, attest(header));
+    }
+
+    /// One validator has left since it signed, or its signature is malformed. The other two are a quorum.
+    function test_WhenOneOfThreeNoLongerCounts_TheOthersAreEnough(uint8 spoiled, bool isMalformed) public {
+        spoiled %= 3;
+        EpochHeader memory header = makeHeader(WORK, REWARD, 1);
+        Attestation[] memory attestations = attestAll(header);
+        if (isMalformed) {
+            attestations[spoiled].r = 0;
+        } else {
+            vm.prank(operator);
+            pools.replaceValidator(pool, validators[spoiled], stranger);
+        }
+        vm.prank(operator);
+        ledger.post(header, attestations);
+        assertEq(ledger.epochsOf(pool), 1);
+    }
+
+    /// A signature over something else recovers any account, perhaps a high one, which must not hide the next ones.
+    function test_WhenAStrangerIsInBetween_TheOthersAreEnough() public {
+        EpochHeader memory header = makeHeader(WORK, REWARD, 1);
+        Attestation[] memory attestations = new Attestation[](3);
+        uint256 high = STRANGER_KEY;
+        while (vm.addr(high) < validators[2]) ++high;
+        attestations[0] = attest(header, validatorKeys[0]);
+        attestations[1] = attest(header, high);
+        attestations[2] = attest(header, validatorKeys[2]);
+        vm.prank(operator);
+        ledger.post(header, attestations);
+        assertEq(ledger.epochsOf(pool), 1);
     }
 
     function test_WhenAValidatorHasTooLittleBond_ItReverts() public {
@@ -113,17 +146,15 @@ contract AttestationsTest is Fixture {
         Attestation[] memory attestations = attest(header);
         vm.prank(validators[2]);
         stakes.unbond(pool, BondKind.VALIDATOR, 1);
-        // What is leaving can still be slashed, so it counts.
+        // What leaves a challenge and a veto window from now can still be slashed, so it counts.
         vm.prank(operator);
         ledger.post(header, attestations);
-        vm.warp(START + 20);
-        vm.prank(validators[2]);
-        stakes.withdraw(pool, BondKind.VALIDATOR);
         header = makeHeader(WORK, REWARD, 1);
         attestations = attest(header);
-        refuse(
-            abi.encodeWithSelector(IStakeManager.BondTooSmall.selector, validators[2], 19, 20), header, attestations
-        );
+        vm.warp(START + 1);
+        assertEq(stakes.lastingBondOf(pool, validators[2]), 19);
+        assertEq(stakes.backingOf(pool, BondKind.VALIDATOR, validators[2]), 20);
+        refuse(tooFew(1), header, attestations);
     }
 
     /// Each field of the header is signed. A signature over another header recovers an account that is nobody.
@@ -146,7 +177,7 @@ contract AttestationsTest is Fixture {
         EpochHeader memory header = makeHeader(WORK, REWARD, 1);
         Attestation[] memory attestations = attest(header);
         attestations[1].r = 0;
-        refuse(abi.encodeWithSignature("ECDSAInvalidSignature()"), header, attestations);
+        refuse(tooFew(1), header, attestations);
     }
 
     /// Before the first epoch, the signer is idle 11 s after the pool's start.
@@ -156,9 +187,7 @@ contract AttestationsTest is Fixture {
         vm.warp(START + 10);
         refuse(notIdle(START + 11), stranger, header, attestations);
         vm.warp(START + 11);
-        refuse(
-            abi.encodeWithSelector(IEpochLedger.QuorumNotReached.selector, 0, 2), stranger, header, none
-        );
+        refuse(tooFew(0), stranger, header, none);
         vm.prank(stranger);
         ledger.post(header, attestations);
         assertEq(ledger.owedOf(pool), 15);
@@ -172,6 +201,28 @@ contract AttestationsTest is Fixture {
         vm.prank(stranger);
         ledger.post(header, attestations);
         assertEq(ledger.epochsOf(pool), 2);
+    }
+
+    /// The arbiter disables a posted epoch. What validators signed on top of it names its header.
+    function test_WhenTheEpochBelowIsDisabled_WhatWasSignedOnTopOfItIsVoid() public {
+        EpochHeader memory header = makeHeader(WORK, REWARD, 1);
+        EpochRecord memory record = makeRecord(header);
+        Attestation[] memory attestations = attest(header);
+        vm.prank(operator);
+        ledger.post(header, attestations);
+        vm.warp(START + 1);
+        EpochHeader memory next = makeHeader(WORK, REWARD, 2);
+        Attestation[] memory early = attest(next);
+        vm.prank(arbiter);
+        ledger.disableEpoch(pool, record);
+        bytes4 selector = IEpochLedger.WrongPreviousHash.selector;
+        refuse(abi.encodeWithSelector(selector, bytes32(0), next.previousHash), next, early);
+        next.previousHash = 0;
+        refuse(tooFew(0), next, early);
+        early = attest(next);
+        vm.prank(operator);
+        ledger.post(next, early);
+        assertEq(ledger.headOf(pool), ledger.hashHeader(next));
     }
 
     function test_WithoutAHeaderQuorum_OnlyTheSignerPosts() public {

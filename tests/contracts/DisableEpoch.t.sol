@@ -29,7 +29,10 @@ contract DisableEpochTest is Fixture {
         assertTrue(!ledger.isPosted(pool, fallsToo));
         assertEq(ledger.owedOf(pool), 300);
         assertEq(ledger.epochsOf(pool), 3);
-        assertEq(ledger.headOf(pool), fallsToo.headerHash);
+        // The next epoch begins a new chain of headers, so nothing that was signed on top of these can be posted.
+        assertEq(ledger.headOf(pool), bytes32(0));
+        assertTrue(ledger.wasDisabled(falls.headerHash));
+        assertTrue(!ledger.wasDisabled(fallsToo.headerHash) && !ledger.wasDisabled(stands.headerHash));
 
         vm.warp(START + 7);
         EpochRecord memory next = post(REWARD, 7);

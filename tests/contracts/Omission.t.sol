@@ -47,7 +47,7 @@ contract OmissionTest is OmissionFixture {
         vm.prank(stranger);
         ledger.withdrawEther();
 
-        vm.expectRevert(wrongState(ChallengeState.Upheld));
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
         ledger.resolveOmission(receipt);
         refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
     }
@@ -153,21 +153,59 @@ contract OmissionTest is OmissionFixture {
         assertEq(token.balanceOf(contributor), 150);
     }
 
-    /// Without a bond, nothing is used up: the receipt can be challenged again, and a later bond pays.
-    function test_WhenTheBondIsEmpty_TheReceiptCanBeChallengedAgain() public {
+    /// The bond is empty, and then too small. Whatever the operator bonds later pays the rest, and never more.
+    function test_WhenTheBondIsTooSmall_ALaterBondPaysTheRest() public {
         vm.prank(address(ledger));
         stakes.payFromOperator(pool, trainer, 500);
         InclusionPromise memory given = makePromise(DUE);
         challenge(given);
         vm.warp(START + 10);
         vm.expectEmit();
-        emit IEpochLedger.OmissionUnpaid(pool, receiptHash);
+        emit IEpochLedger.OmissionUpheld(pool, receiptHash, contributor, 0);
         ledger.resolveOmission(receipt);
-        assertTrue(stateOf(receipt) == ChallengeState.None);
+        assertTrue(stateOf(receipt) == ChallengeState.Upheld);
         assertEq(ledger.etherOf(stranger), BOND);
+        refuse(abi.encodeWithSelector(IEpochLedger.AlreadyChallenged.selector, receiptHash), given);
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
+        ledger.resolveOmission(receipt);
+
+        bond(operator, BondKind.OPERATOR, 80);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 40);
         bond(operator, BondKind.OPERATOR, 1000);
-        challenge(given);
-        vm.warp(START + 20);
+        vm.expectEmit();
+        emit IEpochLedger.OmissionUpheld(pool, receiptHash, contributor, 110);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+        assertEq(ledger.getChallenge(receiptHash).paid, 150);
+        // The ether of the challenger is credited once.
+        assertEq(ledger.etherOf(stranger), BOND);
+        vm.expectRevert(abi.encodeWithSelector(IPayouts.ZeroAmount.selector));
+        ledger.resolveOmission(receipt);
+    }
+
+    /// The signer's key alone could otherwise promise any amount to a node of its own.
+    function test_WhenTheReceiptClaimsMoreThanAnEpoch_ItReverts() public {
+        receipt.units = 1_000_001;
+        receiptHash = court.hashReceipt(receipt);
+        bytes4 selector = IEpochLedger.TooManyUnits.selector;
+        refuse(abi.encodeWithSelector(selector, 1_000_001, 1_000_000), makePromise(DUE));
+        receipt.units = 1_000_000;
+        receiptHash = court.hashReceipt(receipt);
+        challenge(makePromise(DUE));
+    }
+
+    /// The node's deadline is far away, when a higher price holds. The challenge's window closes at START + 10.
+    function test_WhenTheDeadlineIsLate_ThePriceIsThatWhenTheWindowCloses() public {
+        receipt.deadline = type(uint64).max;
+        receiptHash = court.hashReceipt(receipt);
+        vm.warp(START + 1);
+        vm.prank(operator);
+        pools.setPrice(pool, 9_000_000);
+        vm.warp(START);
+        challenge(makePromise(DUE));
+        vm.warp(START + 50);
+        assertEq(pools.priceAt(pool, START + 11), 9_000_000);
         ledger.resolveOmission(receipt);
         assertEq(token.balanceOf(contributor), 150);
     }

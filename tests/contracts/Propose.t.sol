@@ -134,6 +134,17 @@ contract ProposeTest is Fixture {
         assertEq(stakes.lockedOf(pool, contributor), 60);
     }
 
+    /// Its stake could be gone before the arbiter has vetoed, so its verdict costs it nothing.
+    function test_WhenTheStakeOfASignerLeavesSoon_ItReverts() public {
+        leave(20);
+        Finding[] memory findings = makeFindings(receipt, 2);
+        vm.warp(START + 1);
+        refuse(abi.encodeWithSelector(IStakeManager.BondTooSmall.selector, validators[1], 0, 20), findings);
+        // Stake that is added counts at once.
+        bond(validators[1], BondKind.VALIDATOR, 20);
+        court.propose(receipt, nodeSignature, 7, findings);
+    }
+
     function leave(uint256 amount) internal {
         vm.prank(validators[1]);
         stakes.unbond(pool, BondKind.VALIDATOR, amount);

@@ -84,6 +84,18 @@ contract ProposeRoleTest is Fixture {
         refuse(notOperator(arbiter), arbiter, Role.Arbiter, other);
     }
 
+    /// Otherwise an arbiter that the operator no longer trusts could stay for ever.
+    function test_WhenTheOperatorNamedAnotherArbiter_TheArbiterCannotPreventIt() public {
+        propose(arbiter, Role.Arbiter, other);
+        vm.warp(START + 30);
+        propose(operator, Role.Arbiter, next);
+        bytes memory pending = abi.encodeWithSelector(IPoolRegistry.ProposalPending.selector, pool);
+        refuse(pending, arbiter, Role.Arbiter, other);
+        refuse(pending, arbiter, Role.Arbiter, arbiter);
+        vm.warp(START + 70);
+        assertEq(pools.arbiterOf(pool), next);
+    }
+
     function test_WhenCallerIsNotEntitled_ItReverts() public {
         refuse(notOperator(stranger), stranger, Role.Signer, stranger);
         refuse(notOperator(arbiter), arbiter, Role.Operator, next);
@@ -103,13 +115,13 @@ contract ProposeRoleTest is Fixture {
         refuse(conflict(validators[1]), arbiter, Role.Arbiter, validators[1]);
         refuse(conflict(arbiter), operator, Role.Operator, arbiter);
         refuse(conflict(arbiter), operator, Role.Signer, arbiter);
+        propose(operator, Role.Signer, other);
+        refuse(conflict(other), arbiter, Role.Arbiter, other);
         propose(operator, Role.Arbiter, next);
         refuse(conflict(next), operator, Role.Signer, next);
         vm.expectRevert(conflict(next));
         vm.prank(operator);
         pools.replaceValidator(pool, validators[0], next);
-        propose(operator, Role.Signer, other);
-        refuse(conflict(other), arbiter, Role.Arbiter, other);
         refuse(abi.encodeWithSelector(IPoolRegistry.ZeroAddress.selector), operator, Role.Signer, address(0));
     }
 

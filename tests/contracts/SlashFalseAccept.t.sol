@@ -78,6 +78,27 @@ contract SlashFalseAcceptTest is Fixture {
         court.slashFalseAccept(accused, keccak256("another file"), finding);
     }
 
+    /// A replay of one submission cannot show that another has the same proof (8), or contradicts it (9).
+    function test_WhenAReplayCannotShowTheReason_ItReverts() public {
+        for (uint8 reason = 8; reason < 10; ++reason) {
+            receipt = makeReceipt(reason, keccak256(abi.encode(reason)));
+            bytes memory signature = signReceipt(receipt);
+            Finding[] memory findings = new Finding[](2);
+            for (uint256 i = 0; i < 2; ++i) {
+                Verdict memory verdict = makeVerdict(receipt, i);
+                verdict.reason = reason;
+                findings[i] = makeFinding(verdict, validatorKeys[i]);
+            }
+            bond(contributor, BondKind.CONTRIBUTOR, 100);
+            court.propose(receipt, signature, reason, findings);
+            accused = Accusation(court.hashReceipt(receipt), pool, node, contributor);
+            Finding memory finding = accept(2, 2);
+            vm.warp(block.timestamp + 10);
+            court.execute(accused);
+            refuse(abi.encodeWithSelector(ISlashingCourt.NotReplayable.selector, reason), finding);
+        }
+    }
+
     function test_WhenTheCaseWasNotExecuted_ItReverts() public {
         Finding memory finding = accept(2, 2);
         bytes4 selector = ISlashingCourt.WrongCaseState.selector;

@@ -161,21 +161,28 @@ contract LedgerHandler is LedgerModel {
                 if (added > 150 || isNetted[task % TASKS]) broken = "deducted more than the bond has paid";
                 if (block.timestamp < epoch.record.finalAt) broken = "deducted for an epoch that may be disabled";
                 isNetted[task % TASKS] = true;
-                return;
+            } else {
+                --openChallenges;
             }
             answeredBy[task % TASKS] = which % epochs.length;
-            --openChallenges;
         } catch {}
     }
 
     function resolve(uint256 task) external {
         (Receipt memory receipt,) = makeTask(task % TASKS);
-        bool isDue = stateOf(task % TASKS) == ChallengeState.Open
+        ChallengeState state = stateOf(task % TASKS);
+        bool isDue = state == ChallengeState.Open
             && block.timestamp >= ledger.getChallenge(court.hashReceipt(receipt)).answerBy;
         uint256 held = token.balanceOf(contributor);
         try ledger.resolveOmission(receipt) {
+            uint256 gained = token.balanceOf(contributor) - held;
+            paidTo[0][contributor] += gained;
+            if (ledger.getChallenge(court.hashReceipt(receipt)).paid > 150) broken = "the bond paid more than was due";
+            if (state == ChallengeState.Upheld) {
+                if (gained == 0) broken = "resolved again for nothing";
+                return;
+            }
             if (!isDue) broken = "resolved before the window closed";
-            paidTo[0][contributor] += token.balanceOf(contributor) - held;
             --openChallenges;
             ++credits;
         } catch {

@@ -98,12 +98,13 @@ abstract contract LedgerModel is Fixture {
     function noteDisabled(uint256 which) internal {
         uint256 of_ = epochs[which].pool;
         promisedNow[of_] = epochs[which].before;
+        head[of_] = 0;
         for (uint256 i = which; i < epochs.length; ++i) {
             if (epochs[i].pool == of_) epochs[i].isDisabled = true;
         }
     }
 
-    /// Records a header, which must continue the chain of headers of its pool.
+    /// Records a header, which must continue the chain of headers of its pool, or begin one after a disabled epoch.
     function noteHeader(EpochHeader memory header) internal {
         bool follows = header.epoch == count[header.pool] && header.previousHash == head[header.pool];
         if (!follows) broken = "the chain of headers has a gap";

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from covey.chain.json_rpc import Call
 from covey.chain.outbox import Intent
 from covey.chain.sqlite_outbox import SqliteOutbox
-from covey.chain.structs import Accusation, BondKind, OnChainCaseState
+from covey.chain.structs import Accusation, OnChainCaseState
 from covey.devnet import deploy
 from covey.errors import OperatorError
 from covey.protocol import eip712
@@ -73,7 +73,7 @@ def enforce(
         lapse=lambda asked: asked,
     )
     bonded = {wallet.address: bond for wallet, bond in zip(VALIDATORS, bonds, strict=True)}
-    stakes = SimpleNamespace(backing_of=lambda _, kind, who: bonded.get(who, 0) if kind is BondKind.VALIDATOR else 0)
+    stakes = SimpleNamespace(lasting_bond_of=lambda _, who: bonded.get(who, 0))
     pools = SimpleNamespace(is_validator=lambda _, who: who in [wallet.address for wallet in VALIDATORS[:named]])
     network = SimpleNamespace(
         contracts=SimpleNamespace(court=court, pools=pools, stakes=stakes),

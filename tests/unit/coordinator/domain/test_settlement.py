@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coordinator.domain import epoch_closing, settlement
 from covey.chain.structs import EpochRecord
 from covey.protocol import canonical, merkle
+from covey.protocol.ids import ZERO_HASH
 from covey.protocol.status import SubmissionState
 from covey.protocol.verdict import Decision, Reason
 from tests.fakes.epochs import Closed, close_epoch, mark_settled
@@ -224,15 +225,12 @@ def test_record_posted__epoch_that_was_not_closed_here__changes_nothing(earning:
 
 
 def test_close_epoch__header__follows_from_the_file_and_the_epoch_before(earning: FakePool):
-    """Disabled or not: the contract's head is the newest header."""
     for number in range(2):
         earning.decide(earning.work("a", units=20 + number))
         closed = close(earning)
         post(earning, number)
         if number == 0:
             first = closed.epoch
-            with earning.database.write() as rows:
-                settlement.record_disabled(rows, number=0)
     epoch, data = closed.epoch, json.loads(closed.data)
     kind = (
         b"EpochHeader(uint256 pool,uint64 epoch,bytes32 workRoot,bytes32 rewardRoot,uint64 leafCount,uint64 units,"
@@ -299,16 +297,22 @@ def test_record_disabled__first_epoch__starts_from_nothing(earning: FakePool):
     assert reward(earning, "a's owner", 1)[0] == 60
 
 
-def test_record_disabled__while_the_next_one_is_on_its_way__nothing_is_earned_twice(earning: FakePool):
-    """Epoch 1 was built on 0 and cannot be called back; epoch 2 holds the work of 0 again, and counts it once."""
+def test_record_disabled__the_next_one_is_closed_and_not_posted__is_closed_again(earning: FakePool):
+    """Epoch 1 was built on the rewards of 0. It is built again without them, and epoch 2 holds the work of 0."""
     first, second = earning.work("a"), earning.work("b", units=8)
     earning.decide(first)
     close(earning)
     post(earning, 0)
     earning.decide(second)
-    close(earning)
+    assert close(earning).epoch.previous_hash != ZERO_HASH
+    assert reward(earning, "a's owner", 1)[0] == 60
     with earning.database.write() as rows:
         settlement.record_disabled(rows, number=0)
+        assert epoch_closing.is_closing(rows.get_epoch(1))
+        closed = epoch_closing.build_epoch(rows, LEDGER, 1)
+        assert epoch_closing.record_closed(rows, closed)
+        assert rows.list_rewards(1) == {make_address("b's owner"): 24}
+    assert (closed.header.previous_hash, closed.header.units) == (ZERO_HASH, 8)
     post(earning, 1)
     assert close(earning).epoch.units == 20
     assert [reward(earning, who, 2)[0] for who in ("a's owner", "b's owner")] == [60, 24]
