@@ -8,9 +8,11 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+_NAMES = frozenset({"Environment", "LocalRun", "Pool", "evaluate", "train"})
+"""Names of `covey.python`. They are repeated here because `from covey import rollouts` asks for any name first."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name not in (api := import_module("covey.python")).__all__:
+    if name not in _NAMES:
         raise AttributeError(f"module 'covey' has no attribute {name!r}")
-    return getattr(api, name)
+    return getattr(import_module("covey.python"), name)

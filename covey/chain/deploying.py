@@ -24,7 +24,6 @@ from covey.chain.json_rpc import BlockTag, ChainClient
 from covey.chain.node_answers import Block, MinedTransaction
 from covey.chain.wallet import Wallet
 from covey.errors import OperatorError, ProtocolError, TransientError
-from covey.protocol.accounts import read_data, read_gas
 from covey.protocol.ids import Address, Hash, hash_from_bytes
 from covey.runtime.state_folder import open_state_folder
 
@@ -304,6 +303,8 @@ class _Deploying:
         if self._limits.max_spend is None:
             return 0
         since = self._client.get_block("latest").timestamp - DAY
+        from covey.protocol.accounts import read_gas
+
         others = [each for each in self.record.contracts if each.name != contract.name and self._is_since(each, since)]
         return sum(
             max(read_gas(bytes.fromhex(attempt.raw)) * attempt.max_fee for attempt in each.attempts)
@@ -319,6 +320,8 @@ class _Deploying:
 
 def _require_same_version(contract: DeployedContract) -> None:
     """Raise OperatorError("other_deployment") if a signed contract is not the one that this version would deploy."""
+    from covey.protocol.accounts import read_data
+
     code = abi_codec.load_artifact(contract.name).bytecode + bytes.fromhex(contract.arguments)
     if any(read_data(bytes.fromhex(attempt.raw)) != code for attempt in contract.attempts):
         raise OperatorError(
