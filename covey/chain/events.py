@@ -356,9 +356,7 @@ def decode(log: Log) -> AnyEvent | None:
     Returns None for events that Covey does not use, such as role changes. Raises TransientError("bad_answer") if
     the log does not have the event's values, because the node has then changed it.
     """
-    if not log.topics:
-        return None
-    decoder = _decoders().get(log.topics[0])
+    decoder = _decoders().get(log.topics[0]) if log.topics else None
     if decoder is None:
         return None
     item, kind = decoder

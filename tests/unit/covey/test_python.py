@@ -15,7 +15,7 @@ def test_names__those_of_the_python_surface__are_exported():
     assert set(covey._NAMES) == set(covey.python.__all__)
     assert all(getattr(covey, name) is getattr(covey.python, name) for name in covey.python.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        covey.nothing
+        _ = covey.nothing
 
 
 def test_import__module_from_the_package__does_not_load_the_python_surface():
