@@ -120,8 +120,6 @@ abstract contract Omissions is Escrow {
         uint256 pricedAt = Math.min(receipt.deadline, shown.answerBy);
         uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, pricedAt));
         address payee = payeeOf(receipt.pool, receipt.contributor);
-        // StakeManager is part of this deployment, and the guard keeps the token from coming back in between.
-        // slither-disable-next-line reentrancy-no-eth
         uint256 paid = STAKES.payFromOperator(receipt.pool, payee, due - shown.paid);
         if (isUpheld && paid == 0) revert ZeroAmount();
         shown.paid += paid.toUint96();
