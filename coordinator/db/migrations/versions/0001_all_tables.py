@@ -1,4 +1,4 @@
-"""All tables of 0.2.0. Later migrations follow this one."""
+"""All tables. Later migrations follow this one."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,11 +8,43 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_TABLES = (
+    "attestations",
+    "blocks",
+    "cases",
+    "contributors",
+    "epochs",
+    "facts",
+    "identity",
+    "intents",
+    "minutes",
+    "nodes",
+    "step_points",
+    "steps",
+    "validators",
+    "rewards",
+    "running_sums",
+    "tasks",
+    "submissions",
+    "challenges",
+    "judgements",
+)
+"""Names of the tables. Each comes after those that it refers to."""
+
 
 def upgrade() -> None:
     op.create_table(
+        "attestations",
+        sa.Column("epoch", _NUMBER, autoincrement=False, nullable=False),
+        sa.Column("validator", sa.String(length=42), nullable=False),
+        sa.Column("header_hash", sa.String(length=66), nullable=False),
+        sa.Column("signature", sa.String(length=132), nullable=False),
+        sa.PrimaryKeyConstraint("epoch", "validator", name=op.f("pk_attestations")),
+    )
+    op.create_table(
         "blocks",
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("number", _NUMBER, autoincrement=False, nullable=False),
         sa.Column("hash", sa.String(length=66), nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_blocks")),
     )
@@ -26,8 +58,12 @@ def upgrade() -> None:
             sa.Enum("LOCKED", "VETOED", "LAPSED", "SLASHED", name="casestate", native_enum=False, length=16),
             nullable=False,
         ),
-        sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("block_number", _NUMBER, nullable=False),
         sa.Column("transaction_hash", sa.String(length=66), nullable=False),
+        sa.Column("reason", sa.Integer(), nullable=False),
+        sa.Column("amount", sa.String(length=78), nullable=True),
+        sa.Column("veto_until", _NUMBER, nullable=True),
+        sa.Column("opened_transaction", sa.String(length=66), nullable=True),
         sa.PrimaryKeyConstraint("receipt_hash", name=op.f("pk_cases")),
     )
     op.create_table(
@@ -41,24 +77,26 @@ def upgrade() -> None:
         sa.Column("pardons", sa.Integer(), nullable=False),
         sa.Column("staked", sa.String(length=78), nullable=True),
         sa.Column("locked", sa.String(length=78), nullable=True),
-        sa.Column("stake_block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("claimed", sa.String(length=78), nullable=True),
+        sa.Column("stake_block", _NUMBER, nullable=True),
         sa.PrimaryKeyConstraint("address", name=op.f("pk_contributors")),
     )
     op.create_table(
         "epochs",
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("number", _NUMBER, autoincrement=False, nullable=False),
         sa.Column("work_root", sa.String(length=66), nullable=False),
         sa.Column("reward_root", sa.String(length=66), nullable=False),
         sa.Column("data_hash", sa.String(length=66), nullable=False),
         sa.Column("leaf_count", sa.Integer(), nullable=False),
-        sa.Column("units", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("units", _NUMBER, nullable=False),
+        sa.Column("verdicts", _NUMBER, nullable=False),
         sa.Column("previous_hash", sa.String(length=66), nullable=False),
         sa.Column("closed_at", sa.Double(), nullable=False),
         sa.Column("header_hash", sa.String(length=66), nullable=True),
-        sa.Column("final_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("final_at", _NUMBER, nullable=True),
         sa.Column("reward", sa.String(length=78), nullable=True),
         sa.Column("cumulative", sa.String(length=78), nullable=True),
-        sa.Column("posted_block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("posted_block", _NUMBER, nullable=True),
         sa.Column("disabled", sa.Boolean(), nullable=False),
         sa.Column("settled", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_epochs")),
@@ -66,7 +104,7 @@ def upgrade() -> None:
     op.create_table(
         "facts",
         sa.Column("name", sa.String(length=32), nullable=False),
-        sa.Column("value", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("value", _NUMBER, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_facts")),
     )
     op.create_table(
@@ -77,30 +115,38 @@ def upgrade() -> None:
     )
     op.create_table(
         "intents",
-        sa.Column("position", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("position", _NUMBER, nullable=False),
         sa.Column("key", sa.String(length=96), nullable=False),
         sa.Column("recipient", sa.String(length=42), nullable=False),
         sa.Column("data", sa.Text(), nullable=False),
         sa.Column("value", sa.String(length=78), nullable=False),
         sa.Column("label", sa.String(length=96), nullable=False),
         sa.Column("state", sa.String(length=8), nullable=False),
-        sa.Column("nonce", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("nonce", _NUMBER, nullable=True),
         sa.Column("attempts", sa.JSON(), nullable=False),
-        sa.Column("offered_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("offered_at", _NUMBER, nullable=True),
+        sa.Column("block_number", _NUMBER, nullable=True),
         sa.Column("block_hash", sa.String(length=66), nullable=True),
         sa.Column("transaction_hash", sa.String(length=66), nullable=True),
         sa.Column("is_final", sa.Boolean(), nullable=False),
-        sa.Column("refused_first", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("refused_last", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("refused_first", _NUMBER, nullable=True),
+        sa.Column("refused_last", _NUMBER, nullable=True),
         sa.Column("refused_heads", sa.Integer(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("position", name=op.f("pk_intents")),
         sa.UniqueConstraint("key", name=op.f("uq_intents_key")),
     )
-    with op.batch_alter_table("intents", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_intents_state"), ["state"], unique=False)
-
+    op.create_index(op.f("ix_intents_state"), "intents", ["state"], unique=False)
+    op.create_table(
+        "minutes",
+        sa.Column("start", _NUMBER, autoincrement=False, nullable=False),
+        sa.Column("submitted", sa.Integer(), nullable=False),
+        sa.Column("accepted", sa.Integer(), nullable=False),
+        sa.Column("rejected", sa.Integer(), nullable=False),
+        sa.Column("void", sa.Integer(), nullable=False),
+        sa.Column("units", _NUMBER, nullable=False),
+        sa.PrimaryKeyConstraint("start", name=op.f("pk_minutes")),
+    )
     op.create_table(
         "nodes",
         sa.Column("address", sa.String(length=42), nullable=False),
@@ -110,30 +156,45 @@ def upgrade() -> None:
         sa.Column("seen_at", sa.Double(), nullable=False),
         sa.Column("waiting_until", sa.Double(), nullable=False),
         sa.Column("free_slots", sa.Integer(), nullable=False),
-        sa.Column("cached_version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("cached_version", _NUMBER, nullable=True),
+        sa.Column("policy_seconds", sa.Double(), nullable=True),
         sa.Column("accepted", sa.Integer(), nullable=False),
         sa.Column("dropped", sa.Integer(), nullable=False),
         sa.Column("cooldown_until", sa.Double(), nullable=False),
         sa.Column("suspended", sa.String(length=32), nullable=False),
         sa.Column("removed", sa.Boolean(), nullable=False),
-        sa.Column("registered_block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("registered_block", _NUMBER, nullable=False),
         sa.PrimaryKeyConstraint("address", name=op.f("pk_nodes")),
     )
-    with op.batch_alter_table("nodes", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_nodes_contributor"), ["contributor"], unique=False)
-        batch_op.create_index(batch_op.f("ix_nodes_waiting_until"), ["waiting_until"], unique=False)
-
+    op.create_index(op.f("ix_nodes_contributor"), "nodes", ["contributor"], unique=False)
+    op.create_index(op.f("ix_nodes_waiting_until"), "nodes", ["waiting_until"], unique=False)
+    op.create_table(
+        "step_points",
+        sa.Column("step", _NUMBER, autoincrement=False, nullable=False),
+        sa.Column("reported_at", sa.Double(), nullable=False),
+        sa.Column("reward_mean", sa.Double(), nullable=False),
+        sa.Column("reward_std", sa.Double(), nullable=False),
+        sa.Column("live_share", sa.Double(), nullable=False),
+        sa.Column("truncated_share", sa.Double(), nullable=False),
+        sa.Column("staleness_mean", sa.Double(), nullable=False),
+        sa.Column("tokens_per_second", sa.Double(), nullable=False),
+        sa.Column("wait_seconds", sa.Double(), nullable=False),
+        sa.Column("step_seconds", sa.Double(), nullable=False),
+        sa.Column("task_types", sa.JSON(none_as_null=True), nullable=True),
+        sa.PrimaryKeyConstraint("step", name=op.f("pk_step_points")),
+    )
     op.create_table(
         "steps",
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("number", _NUMBER, autoincrement=False, nullable=False),
         sa.Column("record_hash", sa.String(length=66), nullable=False),
-        sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("block_number", _NUMBER, nullable=False),
         sa.Column(
             "state", sa.Enum("OPEN", "READY", "TRAINED", name="stepstate", native_enum=False, length=16), nullable=False
         ),
         sa.Column("packed_groups", sa.Integer(), nullable=False),
         sa.Column("packed_live_groups", sa.Integer(), nullable=False),
         sa.Column("accepted_groups", sa.Integer(), nullable=False),
+        sa.Column("announced_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_steps")),
     )
     op.create_table(
@@ -153,9 +214,10 @@ def upgrade() -> None:
     )
     op.create_table(
         "rewards",
-        sa.Column("epoch", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("epoch", _NUMBER, nullable=False),
         sa.Column("contributor", sa.String(length=42), nullable=False),
         sa.Column("cumulative", sa.String(length=78), nullable=False),
+        sa.Column("verdicts", _NUMBER, nullable=False),
         sa.ForeignKeyConstraint(["epoch"], ["epochs.number"], name=op.f("fk_rewards_epoch_epochs")),
         sa.PrimaryKeyConstraint("epoch", "contributor", name=op.f("pk_rewards")),
     )
@@ -170,8 +232,8 @@ def upgrade() -> None:
     )
     op.create_table(
         "tasks",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("policy_version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _NUMBER, nullable=False),
+        sa.Column("policy_version", _NUMBER, nullable=False),
         sa.Column("groups", sa.Integer(), nullable=False),
         sa.Column(
             "state",
@@ -179,7 +241,7 @@ def upgrade() -> None:
             nullable=False,
         ),
         sa.Column("node", sa.String(length=42), nullable=True),
-        sa.Column("lease", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("lease", _NUMBER, nullable=True),
         sa.Column("offered_until", sa.Double(), nullable=False),
         sa.Column("collected_at", sa.Double(), nullable=True),
         sa.Column("ends_at", sa.Double(), nullable=True),
@@ -189,27 +251,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tasks")),
         sa.UniqueConstraint("lease", name=op.f("uq_tasks_lease")),
     )
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.create_index("ix_tasks_state_collected_at", ["state", "collected_at", "node"], unique=False)
-        batch_op.create_index("ix_tasks_state_node", ["state", "node"], unique=False)
-        batch_op.create_index("ix_tasks_state_policy_version", ["state", "policy_version", "id"], unique=False)
-
+    op.create_index("ix_tasks_state_collected_at", "tasks", ["state", "collected_at", "node"], unique=False)
+    op.create_index("ix_tasks_state_node", "tasks", ["state", "node"], unique=False)
+    op.create_index("ix_tasks_state_policy_version", "tasks", ["state", "policy_version", "id"], unique=False)
     op.create_table(
         "submissions",
         sa.Column("receipt_hash", sa.String(length=66), nullable=False),
-        sa.Column("task", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("lease", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("task", _NUMBER, nullable=False),
+        sa.Column("lease", _NUMBER, nullable=False),
         sa.Column("node", sa.String(length=42), nullable=False),
         sa.Column("contributor", sa.String(length=42), nullable=False),
-        sa.Column("policy_version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("policy_version", _NUMBER, nullable=False),
         sa.Column("work_key", sa.String(length=66), nullable=False),
         sa.Column("groups", sa.Integer(), nullable=False),
-        sa.Column("units", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("deadline", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("units", _NUMBER, nullable=False),
+        sa.Column("deadline", _NUMBER, nullable=False),
         sa.Column("signature", sa.String(length=132), nullable=False),
-        sa.Column("receipt_units", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("signed_at", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("latest_epoch", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("receipt_units", _NUMBER, nullable=False),
+        sa.Column("signed_at", _NUMBER, nullable=False),
+        sa.Column("due_by", _NUMBER, nullable=False),
         sa.Column("countersignature", sa.String(length=132), nullable=False),
         sa.Column(
             "state",
@@ -226,15 +286,15 @@ def upgrade() -> None:
             nullable=False,
         ),
         sa.Column("draw", sa.String(length=66), nullable=True),
-        sa.Column("draw_block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("draw_block", _NUMBER, nullable=True),
         sa.Column("audited", sa.Boolean(), nullable=True),
         sa.Column("confirmed", sa.Boolean(), nullable=False),
         sa.Column("decision", sa.Integer(), nullable=True),
         sa.Column("reason", sa.Integer(), nullable=False),
         sa.Column("evidence_hash", sa.String(length=66), nullable=False),
         sa.Column("decided_at", sa.Double(), nullable=True),
-        sa.Column("step", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("epoch", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("step", _NUMBER, nullable=True),
+        sa.Column("epoch", _NUMBER, nullable=True),
         sa.Column("contract", sa.String(length=66), nullable=False),
         sa.Column("canary", sa.Integer(), nullable=False),
         sa.Column("consent", sa.String(length=132), nullable=False),
@@ -249,37 +309,40 @@ def upgrade() -> None:
         sa.UniqueConstraint("task", "lease", name=op.f("uq_submissions_task")),
         sa.UniqueConstraint("work_key", name=op.f("uq_submissions_work_key")),
     )
-    with op.batch_alter_table("submissions", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_submissions_canary",
-            ["canary"],
-            unique=False,
-            sqlite_where=sa.text("canary > 0"),
-            postgresql_where=sa.text("canary > 0"),
-        )
-        batch_op.create_index("ix_submissions_contributor", ["contributor", "epoch", "units"], unique=False)
-        batch_op.create_index("ix_submissions_contributor_signed_at", ["contributor", "signed_at"], unique=False)
-        batch_op.create_index("ix_submissions_contributor_task", ["contributor", "task"], unique=False)
-        batch_op.create_index(batch_op.f("ix_submissions_epoch"), ["epoch"], unique=False)
-        batch_op.create_index(batch_op.f("ix_submissions_node"), ["node"], unique=False)
-        batch_op.create_index("ix_submissions_node_task", ["node", "task"], unique=False)
-        batch_op.create_index(
-            "ix_submissions_refused",
-            ["reason"],
-            unique=False,
-            sqlite_where=sa.text("reason > 0"),
-            postgresql_where=sa.text("reason > 0"),
-        )
-        batch_op.create_index("ix_submissions_state", ["state", "next_check_at"], unique=False)
-        batch_op.create_index("ix_submissions_state_task", ["state", "task"], unique=False)
-        batch_op.create_index(batch_op.f("ix_submissions_step"), ["step"], unique=False)
-        batch_op.create_index(batch_op.f("ix_submissions_task"), ["task"], unique=False)
-
+    op.create_index(
+        "ix_submissions_canary",
+        "submissions",
+        ["canary"],
+        unique=False,
+        sqlite_where=sa.text("canary > 0"),
+        postgresql_where=sa.text("canary > 0"),
+    )
+    op.create_index("ix_submissions_contributor", "submissions", ["contributor", "epoch", "units"], unique=False)
+    op.create_index("ix_submissions_contributor_signed_at", "submissions", ["contributor", "signed_at"], unique=False)
+    op.create_index("ix_submissions_contributor_task", "submissions", ["contributor", "task"], unique=False)
+    op.create_index("ix_submissions_epoch_task", "submissions", ["epoch", "task"], unique=False)
+    op.create_index(op.f("ix_submissions_node"), "submissions", ["node"], unique=False)
+    op.create_index("ix_submissions_node_task", "submissions", ["node", "task"], unique=False)
+    op.create_index("ix_submissions_policy_version_task", "submissions", ["policy_version", "task"], unique=False)
+    op.create_index(
+        "ix_submissions_refused",
+        "submissions",
+        ["reason"],
+        unique=False,
+        sqlite_where=sa.text("reason > 0"),
+        postgresql_where=sa.text("reason > 0"),
+    )
+    op.create_index("ix_submissions_state", "submissions", ["state", "next_check_at"], unique=False)
+    op.create_index("ix_submissions_state_task", "submissions", ["state", "task"], unique=False)
+    op.create_index(op.f("ix_submissions_step"), "submissions", ["step"], unique=False)
+    op.create_index(op.f("ix_submissions_task"), "submissions", ["task"], unique=False)
     op.create_table(
         "challenges",
         sa.Column("receipt_hash", sa.String(length=66), nullable=False),
-        sa.Column("block_number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("decided_block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("block_number", _NUMBER, nullable=False),
+        sa.Column("decided_block", _NUMBER, nullable=True),
+        sa.Column("is_upheld", sa.Boolean(), nullable=False),
+        sa.Column("netted_block", _NUMBER, nullable=True),
         sa.Column("answer", sa.String(length=96), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -289,7 +352,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "judgements",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _NUMBER, nullable=False),
         sa.Column("receipt_hash", sa.String(length=66), nullable=False),
         sa.Column("validator", sa.String(length=42), nullable=True),
         sa.Column("full", sa.Boolean(), nullable=False),
@@ -308,71 +371,18 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_judgements")),
     )
-    with op.batch_alter_table("judgements", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_judgements_open",
-            ["validator", "id"],
-            unique=False,
-            sqlite_where=sa.text("verdict IS NULL AND lapsed IS 0"),
-            postgresql_where=sa.text("verdict IS NULL AND lapsed IS false"),
-        )
-        batch_op.create_index(batch_op.f("ix_judgements_receipt_hash"), ["receipt_hash"], unique=False)
-        batch_op.create_index(batch_op.f("ix_judgements_validator"), ["validator"], unique=False)
+    op.create_index(
+        "ix_judgements_open",
+        "judgements",
+        ["validator", "id"],
+        unique=False,
+        sqlite_where=sa.text("verdict IS NULL AND lapsed IS 0"),
+        postgresql_where=sa.text("verdict IS NULL AND lapsed IS false"),
+    )
+    op.create_index(op.f("ix_judgements_receipt_hash"), "judgements", ["receipt_hash"], unique=False)
+    op.create_index("ix_judgements_validator_id", "judgements", ["validator", "id"], unique=False)
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("judgements", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_judgements_validator"))
-        batch_op.drop_index(batch_op.f("ix_judgements_receipt_hash"))
-        batch_op.drop_index(
-            "ix_judgements_open",
-            sqlite_where=sa.text("verdict IS NULL AND lapsed IS 0"),
-            postgresql_where=sa.text("verdict IS NULL AND lapsed IS false"),
-        )
-
-    op.drop_table("judgements")
-    op.drop_table("challenges")
-    with op.batch_alter_table("submissions", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_submissions_task"))
-        batch_op.drop_index(batch_op.f("ix_submissions_step"))
-        batch_op.drop_index("ix_submissions_state_task")
-        batch_op.drop_index("ix_submissions_state")
-        batch_op.drop_index(
-            "ix_submissions_refused", sqlite_where=sa.text("reason > 0"), postgresql_where=sa.text("reason > 0")
-        )
-        batch_op.drop_index("ix_submissions_node_task")
-        batch_op.drop_index(batch_op.f("ix_submissions_node"))
-        batch_op.drop_index(batch_op.f("ix_submissions_epoch"))
-        batch_op.drop_index("ix_submissions_contributor_task")
-        batch_op.drop_index("ix_submissions_contributor_signed_at")
-        batch_op.drop_index("ix_submissions_contributor")
-        batch_op.drop_index(
-            "ix_submissions_canary", sqlite_where=sa.text("canary > 0"), postgresql_where=sa.text("canary > 0")
-        )
-
-    op.drop_table("submissions")
-    with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.drop_index("ix_tasks_state_policy_version")
-        batch_op.drop_index("ix_tasks_state_node")
-        batch_op.drop_index("ix_tasks_state_collected_at")
-
-    op.drop_table("tasks")
-    op.drop_table("running_sums")
-    op.drop_table("rewards")
-    op.drop_table("validators")
-    op.drop_table("steps")
-    with op.batch_alter_table("nodes", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_nodes_waiting_until"))
-        batch_op.drop_index(batch_op.f("ix_nodes_contributor"))
-
-    op.drop_table("nodes")
-    with op.batch_alter_table("intents", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_intents_state"))
-
-    op.drop_table("intents")
-    op.drop_table("identity")
-    op.drop_table("facts")
-    op.drop_table("epochs")
-    op.drop_table("contributors")
-    op.drop_table("cases")
-    op.drop_table("blocks")
+    for name in reversed(_TABLES):
+        op.drop_table(name)
