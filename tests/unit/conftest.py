@@ -1,17 +1,18 @@
-"""A pool's file of one's own, and commands run on it as a shell would."""
+"""A pool's file of one's own, and commands run on it as a shell would.
+
+Fixtures import what they use, because every process of unit tests imports this module.
+"""
 
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from covey import cli
-from covey.console import options
-from covey.local import joining
-from tests.fakes.account import FakeAccount
+if TYPE_CHECKING:
+    from tests.fakes.account import FakeAccount
 
 POOL = Path(__file__).resolve().parents[2] / "configs" / "pool.toml"
 TOKEN = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -36,6 +37,8 @@ def pool(tmp_path: Path) -> Path:
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """`covey` with these arguments, in this process."""
 
+    from covey import cli
+
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["covey", *arguments])
         code = 0
@@ -49,8 +52,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
+def opened(monkeypatch: pytest.MonkeyPatch) -> "FakeAccount":
     """The account that every command opens."""
+    from covey.console import options
+    from covey.local import joining
+    from tests.fakes.account import FakeAccount
+
     made = FakeAccount(1)
     monkeypatch.setattr(options, "open_account", lambda deployment, key_file, pool=0, *, folder=None: made)
     monkeypatch.setattr(joining, "is_devnet", lambda deployment: True)
