@@ -11,7 +11,7 @@ from collections.abc import Callable
 from covey.protocol.api.validator import JudgeOrder
 from covey.runtime.log import get_logger
 
-MOST_WHOLE = 2
+MAX_WHOLE = 2
 """Number of whole replays after which no turn is added. They are judged one by one, so each waits for those before."""
 AT_FIRST = 2
 """Number of turns for which there is room before any was judged."""
@@ -47,13 +47,13 @@ class HeldTurns:
 
     @property
     def free(self) -> int:
-        """Number of turns that can still be added. 0 while MOST_WHOLE whole replays are held."""
-        return 0 if self._count_whole() >= MOST_WHOLE else max(0, self._room - len(self._orders))
+        """Number of turns that can still be added. 0 while MAX_WHOLE whole replays are held."""
+        return 0 if self._count_whole() >= MAX_WHOLE else max(0, self._room - len(self._orders))
 
     @property
     def free_replays(self) -> int:
         """Maximum number of whole replays among the turns that can still be added, at least 1."""
-        return max(1, MOST_WHOLE - self._count_whole())
+        return max(1, MAX_WHOLE - self._count_whole())
 
     def add(self, order: JudgeOrder) -> None:
         """Add a turn. A turn that is already held is not added again."""

@@ -13,9 +13,9 @@ from covey.protocol.api.pages import AddressView
 from covey.protocol.ids import Address
 from covey.protocol.prices import compute_reward
 
-MOST_LISTED = 100
+MAX_LISTED = 100
 """Maximum number of nodes, and of cases, that the view of a contributor lists."""
-MOST_EXPLAINED = 20
+MAX_EXPLAINED = 20
 """Maximum number of nodes for which it is looked up why no work comes."""
 
 _NO_NODE = "It is a validator and has never had a node, so no work comes."
@@ -27,7 +27,7 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
     Raises ProtocolError("unknown_address") if it never had a node, is not a validator and was not paid as one.
     """
     standing = rows.find_contributor_item(address)
-    found = rows.list_node_items(contributor=address, limit=MOST_LISTED)
+    found = rows.list_node_items(contributor=address, limit=MAX_LISTED)
     paid = rows.sum_paid_verdicts(account=address)[address]
     is_contributor = standing is not None or bool(found)
     if not (is_contributor or paid or address in ctx.chain.bonds):
@@ -63,7 +63,7 @@ def build_address(ctx: PagesContext, rows: Repository, address: Address, *, now:
         expected_day=compute_reward(hour * (DAY_SECONDS // HOUR_SECONDS), price),
         sentence=explain_work(ctx, rows, address, now=now) if is_contributor else _NO_NODE,
         nodes=tuple(describe_node(item, now) for item in found),
-        cases=tuple(map(describe_case, rows.list_case_items(contributor=address, limit=MOST_LISTED))),
+        cases=tuple(map(describe_case, rows.list_case_items(contributor=address, limit=MAX_LISTED))),
     )
 
 
@@ -72,7 +72,7 @@ def explain_work(ctx: PagesContext, rows: Repository, contributor: Address, *, n
     present = [node for node in rows.list_nodes_of(contributor) if not node.removed]
     if not present:
         return "None of its nodes is registered, so no work comes. Register one with covey worker register."
-    asked = present[:MOST_EXPLAINED]
+    asked = present[:MAX_EXPLAINED]
     busy = {task.node for task in rows.list_leased([node.address for node in asked])}
     if busy:
         return f"Work comes: {len(busy)} of {len(asked)} nodes hold a lease."

@@ -14,7 +14,7 @@ from coordinator.db.repository import Repository
 from coordinator.pages.guard import charge
 from covey.errors import ProtocolError
 
-MOST_PAGES = 512
+MAX_PAGES = 512
 """Number of pages that are kept. The one that nobody has asked for longest is forgotten first."""
 LEAST_BYTES = 1024
 """Size from which an answer is compressed."""
@@ -73,7 +73,7 @@ class Answers:
         if key not in self._pages:
             self._pages[key] = _Kept(CachedPage(self._database, build))
         self._pages.move_to_end(key)
-        if len(self._pages) > MOST_PAGES:
+        if len(self._pages) > MAX_PAGES:
             self._pages.popitem(last=False)
         return self._pages[key]
 

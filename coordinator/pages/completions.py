@@ -16,10 +16,10 @@ from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.submission_file.sandbox_frames import pack_call, unpack_rows
 
 DECODING_SECONDS, DECODING_BYTES = 10.0, 1 << 30
-MOST_FILES = 64
-MOST_SHOWN = 32
+MAX_FILES = 64
+MAX_SHOWN = 32
 """Maximum number of completions of a submission that are shown."""
-MOST_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Maximum length of a text that is shown, in characters."""
 
 
@@ -60,7 +60,7 @@ class Completions:
                 if work_key not in self._kept:
                     self._kept[work_key] = await self._ctx.executor.run(lambda: self._decode(task, lease, work_key))
         self._kept.move_to_end(work_key)
-        while len(self._kept) > MOST_FILES:
+        while len(self._kept) > MAX_FILES:
             self._kept.popitem(last=False)
         return self._kept[work_key]
 
@@ -78,7 +78,7 @@ class Completions:
         with open_decoder(cpu_seconds=DECODING_SECONDS, memory_bytes=DECODING_BYTES, isolation="auto") as decoder:
             rows = unpack_rows(decoder.call(pack_call(file, params.build_budget())))
         texts = self._texts = self._texts or _Texts(self._ctx)
-        return tuple(texts.show(row) for row in rows[:MOST_SHOWN])
+        return tuple(texts.show(row) for row in rows[:MAX_SHOWN])
 
 
 class _Texts:
@@ -107,9 +107,9 @@ class _Texts:
         return ShownCompletion(
             group=row.group,
             sibling=row.sibling,
-            question=question[:MOST_CHARACTERS],
-            thinking=(head + tag)[:MOST_CHARACTERS],
-            answer=answer[:MOST_CHARACTERS],
+            question=question[:MAX_CHARACTERS],
+            thinking=(head + tag)[:MAX_CHARACTERS],
+            answer=answer[:MAX_CHARACTERS],
             reward=row.reward,
             tokens=len(row.tokens),
             finished=row.finished,

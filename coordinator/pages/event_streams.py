@@ -14,7 +14,7 @@ from covey.runtime.rate_limit import group_address
 
 LEAST_SECONDS = 1.0
 """Minimum time in seconds between two events."""
-MOST_VIEWERS, MOST_OF_ONE, MOST_OF_NETWORK = 2000, 16, 64
+MAX_VIEWERS, MAX_STREAMS_OF_ONE, MAX_STREAMS_OF_NETWORK = 2000, 16, 64
 """Maximum number of streams, of those of one address, and of those of one IPv6 network of 48 bits."""
 LONGEST_SECONDS = 3600.0
 """Seconds after which a stream ends. A browser opens another one by itself."""
@@ -66,8 +66,10 @@ class Events:
 
         Raises ProtocolError("too_many_streams") if the address, its network, or all together have too many.
         """
-        limits = {group_address(address, bits=48): MOST_OF_NETWORK} | {group_address(address): MOST_OF_ONE}
-        if self.count >= MOST_VIEWERS or any(self._viewers[group] >= most for group, most in limits.items()):
+        limits = {group_address(address, bits=48): MAX_STREAMS_OF_NETWORK} | {
+            group_address(address): MAX_STREAMS_OF_ONE
+        }
+        if self.count >= MAX_VIEWERS or any(self._viewers[group] >= most for group, most in limits.items()):
             raise ProtocolError("too_many_streams", "too many streams of events are open", status=429)
         self.count += 1
         self._viewers.update(limits.keys())

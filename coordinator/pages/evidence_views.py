@@ -14,7 +14,7 @@ from covey.protocol.object_keys import build_evidence_key
 from covey.protocol.thresholds import Thresholds
 from covey.protocol.verdict import Decision
 
-MOST_BUNDLES = 2048
+MAX_BUNDLES = 2048
 LIMITS = {
     "exponent": "exponent_max",
     "mantissa_rest": "mantissa_mean_max",
@@ -66,7 +66,7 @@ class EvidenceReader:
                 self._known[evidence_hash] = await self._ctx.executor.run(lambda name=evidence_hash: self._read(name))  # type: ignore[misc]
             self._known.move_to_end(evidence_hash)
         found = {name: bundle for name in wanted if (bundle := self._known[name]) is not None}
-        while len(self._known) > MOST_BUNDLES:
+        while len(self._known) > MAX_BUNDLES:
             self._known.popitem(last=False)
         return found
 

@@ -22,7 +22,7 @@ PART = 50
 """Number of items of a list on a page."""
 MINUTES = 180
 """Number of minutes whose rates a page shows."""
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 
 
 async def show(pages: PagesState, request: Request, template: str, build: Callable[[Repository], Values]) -> Response:
@@ -214,7 +214,7 @@ def _require_address(text: str) -> Address:
 
 def read_number(text: str) -> int | None:
     """Return the key of a list from the address of a page. What is not a number stands for the first part."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def _read_case_key(text: str) -> str:

@@ -18,7 +18,7 @@ from coordinator.pages.completions import Completions
 from coordinator.pages.context import PagesContext
 from coordinator.pages.event_streams import Events
 from coordinator.pages.evidence_views import EvidenceReader
-from coordinator.pages.policy_sources import ANSWER_SECONDS, MOST_SOURCES
+from coordinator.pages.policy_sources import ANSWER_SECONDS, MAX_SOURCES
 from coordinator.pages.work_leaves import WorkTrees
 from covey.errors import TransientError
 from covey.runtime.bounded_executor import BoundedExecutor
@@ -83,7 +83,7 @@ class PagesState:
 
     async def _look_at_sources(self) -> None:
         """Ask origins and relays in a thread of its own: strangers run them, and may answer as slowly as they like."""
-        lane = BoundedExecutor("origins and relays", threads=1, patience_s=MOST_SOURCES * ANSWER_SECONDS)
+        lane = BoundedExecutor("origins and relays", threads=1, patience_s=MAX_SOURCES * ANSWER_SECONDS)
         while not self.ctx.stop.is_set():
             try:
                 await lane.run(self.ctx.sources.refresh)

@@ -13,9 +13,9 @@ CONNECT_SECONDS, SILENCE_SECONDS = 2.0, 5.0
 """Maximum time in seconds to wait for a source to connect, and for its next byte."""
 ANSWER_SECONDS = 5.0
 """Maximum time in seconds for the whole answer of a source."""
-MOST_SOURCES = 16
+MAX_SOURCES = 16
 """Maximum number of sources that are asked."""
-MOST_WAYS = 8
+MAX_WAYS = 8
 """Maximum number of ways to one policy that are read from one source."""
 
 
@@ -34,7 +34,7 @@ class PolicySources:
     """Example: `sources.refresh(); sources.find(record_hash)`."""
 
     def __init__(self, pool: PoolId, urls: Sequence[str]) -> None:
-        self._pool, self._urls = pool, tuple(urls)[:MOST_SOURCES]
+        self._pool, self._urls = pool, tuple(urls)[:MAX_SOURCES]
         self._ways: dict[str, tuple[PolicyWay, ...]] = {}
 
     def find(self, record_hash: str) -> tuple[PolicyWay, ...]:
@@ -57,7 +57,7 @@ def merge(heads: dict[str, Head]) -> dict[str, tuple[PolicyWay, ...]]:
     found: dict[str, dict[tuple[bool, int], dict[str, None]]] = {}
     for url, head in heads.items():
         for policy in head.policies:
-            for way in policy.ways[:MOST_WAYS]:
+            for way in policy.ways[:MAX_WAYS]:
                 sources = found.setdefault(policy.record, {}).setdefault((way.base != ZERO_HASH, way.size), {})
                 sources[url] = None
     return {

@@ -33,7 +33,7 @@ from covey.protocol.prices import compute_reward
 from covey.protocol.verdict import Reason
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3600
-MOST_TYPES = 8
+MAX_TYPES = 8
 """Maximum number of types of tasks in the overview."""
 CURVE_POINTS = 200
 """Maximum number of points of a curve. A longer course is thinned out evenly."""
@@ -75,7 +75,7 @@ def build_overview(ctx: PagesContext, rows: Repository) -> OverviewView:
 
 def _list_task_types(point: StepPointRow) -> tuple[TaskTypePoint, ...]:
     types = [TaskTypePoint(**fields) for fields in point.task_types or ()]
-    return tuple(sorted(types, key=lambda each: (-each.share, each.name))[:MOST_TYPES])
+    return tuple(sorted(types, key=lambda each: (-each.share, each.name))[:MAX_TYPES])
 
 
 def _measure_readiness(rows: Repository, now: float) -> ReadinessSpread | None:

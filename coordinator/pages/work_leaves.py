@@ -12,7 +12,7 @@ from covey.protocol.epochs import WorkLeaf
 from covey.protocol.ids import Hash
 from covey.protocol.merkle import MerkleTree
 
-MOST_TREES = 4
+MAX_TREES = 4
 """Number of epochs whose trees are kept. A tree of 10,000 leaves takes about 0.2 s and 3 MB."""
 
 
@@ -52,6 +52,6 @@ class WorkTrees:
                     raise ProtocolError("no_leaf", f"epoch {epoch} is being changed", status=409)
                 self._kept[root] = tree
             self._kept.move_to_end(root)
-            while len(self._kept) > MOST_TREES:
+            while len(self._kept) > MAX_TREES:
                 self._kept.popitem(last=False)
             return self._kept[root]

@@ -17,8 +17,8 @@ from covey.runtime.http import find_free_ports, listen
 
 HOST = "127.0.0.1"
 CHAIN_ID = 31337
-START_TIMEOUT_S = 20.0
-STATE_INTERVAL_S = 10
+START_TIMEOUT_SECONDS = 20.0
+STATE_INTERVAL_SECONDS = 10
 """Seconds between two writes of the state. This is the maximum history that is lost if the node is killed."""
 ANVIL_VERSION = "1.7.1"
 """Version that Covey is tested with, the same as in package.json."""
@@ -93,7 +93,7 @@ def start_anvil(
     """Start Anvil on 127.0.0.1 and wait until it responds.
 
     Port 0 selects a free port. `block_time` is in seconds. None mines each transaction at once. `state` is a file that
-    is read at the start, and written every STATE_INTERVAL_S and at the end.
+    is read at the start, and written every STATE_INTERVAL_SECONDS and at the end.
 
     Raises OperatorError("devnet_runs") or OperatorError("address_in_use") if the port is taken.
     Raises OperatorError("anvil_ended") or OperatorError("anvil_silent") if the node does not start.
@@ -105,7 +105,7 @@ def start_anvil(
     if block_time is not None:
         command += ["--block-time", str(block_time)]
     if state is not None:
-        command += ["--state", str(state), "--state-interval", str(STATE_INTERVAL_S)]
+        command += ["--state", str(state), "--state-interval", str(STATE_INTERVAL_SECONDS)]
     # In its own session, so that its starter ends it and Ctrl-C on the terminal does not.
     output = subprocess.DEVNULL if log is None else log
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
@@ -141,7 +141,7 @@ def require_free_port(port: int) -> None:
 
 def _await_answer(anvil: Anvil) -> None:
     client = ChainClient(anvil.url, timeout_s=2.0)
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while True:
         # The process is checked first, because another program may answer on a port that Anvil did not get.
         if anvil.process.poll() is not None:
@@ -155,7 +155,9 @@ def _await_answer(anvil: Anvil) -> None:
         except TransientError:
             if time.monotonic() >= deadline:
                 raise OperatorError(
-                    "anvil_silent", f"Anvil did not respond within {START_TIMEOUT_S} s of its start", fix="Read its log"
+                    "anvil_silent",
+                    f"Anvil did not respond within {START_TIMEOUT_SECONDS} s of its start",
+                    fix="Read its log",
                 ) from None
             Flag().wait(0.05)
         else:

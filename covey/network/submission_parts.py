@@ -1,4 +1,4 @@
-"""Reads a coordinator's list of submissions in parts, because one answer has at most MOST_ROWS of them."""
+"""Reads a coordinator's list of submissions in parts, because one answer has at most MAX_ROWS of them."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import pairwise
@@ -6,7 +6,7 @@ from itertools import pairwise
 from pydantic import TypeAdapter, ValidationError
 
 from covey.errors import ProtocolError
-from covey.protocol.api.public import MOST_ROWS, SubmissionView
+from covey.protocol.api.public import MAX_ROWS, SubmissionView
 
 _PART = TypeAdapter(list[SubmissionView])
 
@@ -20,7 +20,7 @@ async def read_parts(
     """
     found: list[SubmissionView] = []
     while len(found) < limit:
-        size = min(MOST_ROWS, limit - len(found))
+        size = min(MAX_ROWS, limit - len(found))
         named = {**filters, **({"before": found[-1].task} if found else {})}
         query = "".join(f"&{name}={value}" for name, value in named.items() if value is not None)
         try:

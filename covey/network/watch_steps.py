@@ -93,7 +93,7 @@ class WatchedPool:
     is_arbiter: bool
 
 
-MOST_CHALLENGES = 16
+MAX_CHALLENGES = 16
 """Maximum number of challenges that begin after one look. Each takes a bond until it is answered or upheld."""
 MISSING = "missing"
 """Code of an epoch whose file nobody gives."""
@@ -137,7 +137,7 @@ def _list_receipts(seen: WatchedPool) -> Iterator[WatchStep]:
             continue
         is_open = state is not ChallengeState.UPHELD and not each.is_included
         is_overdue = each.due_by < seen.now <= each.challengeable_until
-        if is_open and is_overdue and is_known and challenges < MOST_CHALLENGES:
+        if is_open and is_overdue and is_known and challenges < MAX_CHALLENGES:
             challenges += 1
             text = f"receipt {each.receipt_hash} is overdue since {each.due_by}"
             yield WatchStep(verb=WatchVerb.CHALLENGE, about=each.receipt_hash, text=text)

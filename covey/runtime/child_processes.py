@@ -12,13 +12,13 @@ from covey.errors import CoveyError, OperatorError
 from covey.runtime.cycle import stop_signals, wait_or_stop
 from covey.runtime.log import get_logger
 
-LOOK_S = 0.5
+LOOK_SECONDS = 0.5
 """Seconds between two looks at whether a process has ended."""
-STEADY_S = 30.0
+STEADY_SECONDS = 30.0
 """Seconds after which the next pause of a process is the shortest again."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 10.0
 """Seconds until a process that has ended is started again, at first and at most. They double with each early end."""
-STOP_S = 15.0
+STOP_SECONDS = 15.0
 """Maximum time in seconds that the processes have to finish."""
 
 
@@ -43,7 +43,7 @@ class ChildProcesses:
         self._runs, self._name = runs, name
         self._spawning = multiprocessing.get_context("spawn")  # A fork would share connections and threads.
         self._children: dict[int, _Child] = {}
-        self._pauses = [FIRST_PAUSE_S] * len(runs)
+        self._pauses = [FIRST_PAUSE_SECONDS] * len(runs)
 
     @property
     def running(self) -> dict[int, SpawnProcess]:
@@ -59,7 +59,7 @@ class ChildProcesses:
         try:
             while not stop.is_set():
                 self._start_missing()
-                await wait_or_stop(stop, LOOK_S)
+                await wait_or_stop(stop, LOOK_SECONDS)
         finally:
             await asyncio.to_thread(self._end)
 
@@ -93,8 +93,8 @@ class ChildProcesses:
         if isinstance(error, OperatorError):
             raise error
         now = time.monotonic()
-        pause = FIRST_PAUSE_S if now - child.started_at >= STEADY_S else self._pauses[index]
-        self._pauses[index], child.restart_at = min(2 * pause, MAX_PAUSE_S), now + pause
+        pause = FIRST_PAUSE_SECONDS if now - child.started_at >= STEADY_SECONDS else self._pauses[index]
+        self._pauses[index], child.restart_at = min(2 * pause, MAX_PAUSE_SECONDS), now + pause
         get_logger().error(
             "a process ended and is started again",
             process=self._name,
@@ -106,7 +106,7 @@ class ChildProcesses:
     def _end(self) -> None:
         for child in self._children.values():
             child.process.terminate()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + STOP_SECONDS
         for child in self._children.values():
             child.process.join(max(0.0, deadline - time.monotonic()))
             if child.process.is_alive():

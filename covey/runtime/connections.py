@@ -36,7 +36,7 @@ _PARTS = 10
 """Number of parts in which connections are checked, so that ten thousand of them hold nobody up."""
 _MANY = 1000
 """Number of connections above which only a part is searched for the one that has waited longest."""
-_LOG_EVERY_S = 60.0
+_LOG_EVERY_SECONDS = 60.0
 """Minimum time in seconds between two warnings about too many connections."""
 
 
@@ -118,7 +118,7 @@ class Gate:
         waiting = (other for other in some if other is not connection and other.is_waiting)
         min(waiting, key=lambda other: other.expected_since, default=connection).transport.abort()
         now = time.monotonic()
-        if now - self._logged_at >= _LOG_EVERY_S:
+        if now - self._logged_at >= _LOG_EVERY_SECONDS:
             self._logged_at = now
             get_logger().warning("too many connections, closing one for each new one", connections=self._cap)
 

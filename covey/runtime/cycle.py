@@ -21,7 +21,7 @@ from covey.runtime.recursion import limit_recursion
 
 Context = TypeVar("Context")
 Result = TypeVar("Result")
-MOST_CODES = 64
+MAX_CODES = 64
 """Maximum number of codes of errors that are counted apart."""
 _CODE = re.compile("[a-z][a-z0-9_]{0,40}")
 
@@ -56,7 +56,7 @@ class CycleMetrics:
     counts: Counter[str] = field(default_factory=Counter)
     """Number of cycles by outcome."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Number of errors by code. Codes come from peers: those beyond MOST_CODES, and odd ones, count as "other"."""
+    """Number of errors by code. Codes come from peers: those beyond MAX_CODES, and odd ones, count as "other"."""
     seconds: float = 0.0
     """Seconds spent in all cycles and in the waits between them."""
     busy_seconds: float = 0.0
@@ -64,7 +64,7 @@ class CycleMetrics:
 
     def count_error(self, code: str) -> None:
         """Count an error."""
-        is_known = code in self.errors or (_CODE.fullmatch(code) and len(self.errors) < MOST_CODES)
+        is_known = code in self.errors or (_CODE.fullmatch(code) and len(self.errors) < MAX_CODES)
         self.errors[code if is_known else "other"] += 1
 
     @property

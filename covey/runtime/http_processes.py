@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from covey.errors import OperatorError
-from covey.runtime.child_processes import LOOK_S, ChildProcesses
+from covey.runtime.child_processes import LOOK_SECONDS, ChildProcesses
 from covey.runtime.cycle import wait_or_stop
 from covey.runtime.http import listen
 
-FREE_S = 5.0
+FREE_SECONDS = 5.0
 """Maximum time in seconds to wait until the port is free."""
 
 
@@ -35,10 +35,10 @@ class HttpProcesses:
 
     async def _listen(self, stop: asyncio.Event) -> socket.socket:
         """Bind the port. The processes of a parent that was killed may keep it for a moment."""
-        deadline = time.monotonic() + FREE_S
+        deadline = time.monotonic() + FREE_SECONDS
         while True:
             try:
                 return listen(self._host, self._port)
             except OperatorError:
-                if time.monotonic() > deadline or await wait_or_stop(stop, LOOK_S):
+                if time.monotonic() > deadline or await wait_or_stop(stop, LOOK_SECONDS):
                     raise

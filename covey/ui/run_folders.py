@@ -21,7 +21,7 @@ from trainer.monitoring.run_history import METRICS_FILE
 
 MARKS = (METRICS_FILE, manifest.FILE, run_lock.FILE)
 """Files of which a run has at least one."""
-MOST_RUNS = 500
+MAX_RUNS = 500
 """Maximum number of runs that are listed."""
 _SAMPLES = re.compile(r"([0-9]{1,9})\.jsonl", re.ASCII)
 
@@ -86,9 +86,9 @@ class RunFolders:
         counts = {
             "Symbolic links, which are not followed": links,
             "Folders whose names are not UTF-8": unreadable,
-            "Older runs that are not listed": len(names[MOST_RUNS:]),
+            "Older runs that are not listed": len(names[MAX_RUNS:]),
         }
-        return RunList(names[:MOST_RUNS], [f"{what}: {count}." for what, count in counts.items() if count])
+        return RunList(names[:MAX_RUNS], [f"{what}: {count}." for what, count in counts.items() if count])
 
     def is_run(self, name: str) -> bool:
         """Return whether the folder has a run with the name."""

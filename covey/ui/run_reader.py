@@ -35,9 +35,9 @@ from trainer.monitoring.run_history import METRICS_FILE, RunHistory, parse_histo
 METRICS_BYTES, NEWEST_BYTES = 16 << 20, 256 << 10
 """Maximum size of the end of a metrics file that a run's page, and the list of runs, are made of."""
 SAMPLES_BYTES, MANIFEST_BYTES = 4 << 20, 4 << 20
-MOST_COMPARED = 8
+MAX_COMPARED = 8
 """Maximum number of runs in a comparison."""
-_KEPT = 2 * MOST_COMPARED
+_KEPT = 2 * MAX_COMPARED
 
 
 class SamplePage(NamedTuple):
@@ -125,11 +125,11 @@ class RunReader:
     def compare(self, names: Sequence[str]) -> Comparison:
         """Return runs on the same charts.
 
-        Raises ProtocolError("no_run"), and ProtocolError("too_many_runs") above MOST_COMPARED.
+        Raises ProtocolError("no_run"), and ProtocolError("too_many_runs") above MAX_COMPARED.
         """
         names = [*dict.fromkeys(names)]
-        if not names or len(names) > MOST_COMPARED:
-            message = f"{len(names)} runs are chosen. Choose 1 to {MOST_COMPARED} runs in the list."
+        if not names or len(names) > MAX_COMPARED:
+            message = f"{len(names)} runs are chosen. Choose 1 to {MAX_COMPARED} runs in the list."
             raise ProtocolError("too_many_runs" if names else "no_run", message, status=404)
         with self._reading:
             for name in names:

@@ -15,7 +15,7 @@ from trainer.monitoring.run_curves import DrawnCurve, list_curves, tabulate
 from trainer.monitoring.run_history import EventValues, RunHistory
 from trainer.monitoring.run_page import SettingsTable, split_thinking
 
-MOST_ROWS = 400
+MAX_ROWS = 400
 """Maximum number of steps in a table, from which its chart is drawn. More are thinned out."""
 UNKNOWN_MODEL = "unknown"
 
@@ -132,14 +132,14 @@ def summarize(
 
 
 def thin(history: RunHistory) -> RunHistory:
-    """Return a history with at most MOST_ROWS steps of each event, and the newest one.
+    """Return a history with at most MAX_ROWS steps of each event, and the newest one.
 
     The steps are multiples of a power of two. Runs of different lengths therefore have steps in common, and the points
     of a growing run stay where they are.
     """
     events = {event: _thin_steps(by_step) for event, by_step in history.events.items()}
     most = max((len(by_step) for by_step in history.events.values()), default=0)
-    note = [f"The curves have at most {MOST_ROWS} of {most:,} steps."] if most > MOST_ROWS else []
+    note = [f"The curves have at most {MAX_ROWS} of {most:,} steps."] if most > MAX_ROWS else []
     return replace(history, events=events, problems=[*history.problems, *note])
 
 
@@ -186,14 +186,14 @@ def show_sample(line: RolloutLine, tags: tuple[str, str] = THINK_TAGS) -> ShownS
 
 
 def _build_chart(curve: DrawnCurve) -> ChartTable:
-    heads, rows, _ = tabulate(curve.series, most=MOST_ROWS)
+    heads, rows, _ = tabulate(curve.series, most=MAX_ROWS)
     has_interval = any(point.low is not None for point in curve.series[0].points)
     return ChartTable(curve.title, curve.unit, heads, rows, has_interval)
 
 
 def _thin_steps(by_step: Mapping[int, EventValues]) -> dict[int, EventValues]:
     stride, newest = 1, max(by_step, default=0)
-    while len(by_step) > MOST_ROWS * stride:
+    while len(by_step) > MAX_ROWS * stride:
         stride *= 2
     return {step: values for step, values in by_step.items() if step % stride == 0 or step == newest}
 

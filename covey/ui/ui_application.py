@@ -18,14 +18,14 @@ from covey.reporting.page_templates import ASSETS, PageTemplates
 from covey.runtime.cycle import stop_signals
 from covey.runtime.http import find_free_ports, serve_http
 from covey.ui.run_folders import RunFolders
-from covey.ui.run_reader import MOST_COMPARED, RunReader
+from covey.ui.run_reader import MAX_COMPARED, RunReader
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 """Host names that are answered. A page of another site could otherwise read runs under a name that leads here."""
 HTML = "text/html; charset=utf-8"
 NO_STORE = {"cache-control": "no-store"}
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 Runs = Annotated[list[str] | None, Query()]
 
 
@@ -45,7 +45,7 @@ def build_ui(folders: RunFolders) -> FastAPI:
         if version == seen:
             return _answer_unchanged()
         runs, problems = reader.list_runs()
-        return show(request, "runs.html", runs=runs, problems=problems, most=MOST_COMPARED, version=version)
+        return show(request, "runs.html", runs=runs, problems=problems, most=MAX_COMPARED, version=version)
 
     @app.get("/runs/{run}")
     def show_run(request: Request, run: str, seen: str = "") -> Response:
@@ -112,6 +112,6 @@ def _answer_unchanged() -> Response:
 
 
 def _read_step(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
         raise ProtocolError("no_completions", f"{text[:64]} is not the number of a step.", status=404)
     return int(text)

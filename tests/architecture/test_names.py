@@ -68,3 +68,16 @@ def test_modules__above_forty_lines__have_a_unit_test_or_name_what_covers_them()
 @pytest.mark.parametrize("role", ROLES)
 def test_role__has_the_same_files(role):
     assert {"config.py", "context.py", "app.py"} <= {path.name for path in (ROOT / role).iterdir()}
+
+
+def test_constants__maximum_and_seconds__have_one_grammar():
+    names = [
+        target.id
+        for name in NAMES
+        for node in parse(name).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    odd = {name for name in names if name.startswith(("MOST_", "_MOST_")) or name.endswith("_S")}
+    assert odd == set(), "write MAX_ and _SECONDS"

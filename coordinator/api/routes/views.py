@@ -15,7 +15,7 @@ from coordinator.domain import canary_scores, node_details, submissions
 from covey.errors import ProtocolError
 from covey.protocol.api.common import AddressText, ReceiptBody, VerdictBody
 from covey.protocol.api.public import (
-    MOST_ROWS,
+    MAX_ROWS,
     NodeDetail,
     PoolView,
     Requirements,
@@ -81,7 +81,7 @@ async def get_node(ctx: Ctx, node: AddressText) -> NodeDetail:
 @router.get("/submissions", response_model=list[SubmissionView])
 def list_submissions(
     ctx: Ctx,
-    limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
     contributor: AddressText | None = None,
     node: AddressText | None = None,
     state: SubmissionState | None = None,

@@ -11,7 +11,7 @@ from covey.protocol.ids import PoolId, Step, TaskId
 from covey.protocol.learning_signs import LearningSign
 from covey.protocol.running_sums import StatisticName
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Maximum number of rows of a list in one answer."""
 
 

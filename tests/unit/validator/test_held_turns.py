@@ -11,7 +11,7 @@ from covey.protocol.api.common import ReceiptBody
 from covey.protocol.api.validator import JudgeOrder
 from tests.fakes.pool import make_hash
 from tests.fakes.tools import Work
-from validator.held_turns import MOST_WHOLE, HeldTurns
+from validator.held_turns import MAX_WHOLE, HeldTurns
 
 pytestmark = pytest.mark.unit
 
@@ -165,7 +165,7 @@ async def test_has_room__any_sequence_of_changes__is_set_if_and_only_if_a_turn_c
 
 
 def test_free__whole_replays__bound_what_is_held(turns: HeldTurns, honest: Work) -> None:
-    orders = [make_order(honest, judgement, full=judgement < MOST_WHOLE) for judgement in range(MOST_WHOLE + 1)]
+    orders = [make_order(honest, judgement, full=judgement < MAX_WHOLE) for judgement in range(MAX_WHOLE + 1)]
     for order in reversed(orders):
         turns.add(order)
     assert (turns.free, turns.has_room.is_set()) == (0, False)

@@ -60,7 +60,11 @@ async def test_stream__process_is_to_end__ends():
 
 @pytest.mark.parametrize(
     ("form", "most"),
-    [("10.0.0.1", "MOST_OF_ONE"), ("2001:db8::%x", "MOST_OF_ONE"), ("2001:db8:0:%x::1", "MOST_OF_NETWORK")],
+    [
+        ("10.0.0.1", "MAX_STREAMS_OF_ONE"),
+        ("2001:db8::%x", "MAX_STREAMS_OF_ONE"),
+        ("2001:db8:0:%x::1", "MAX_STREAMS_OF_NETWORK"),
+    ],
 )
 def test_enter__one_address_or_network_with_many_streams__is_refused(form: str, most: str):
     shown, _, _ = make_events(asyncio.Event())

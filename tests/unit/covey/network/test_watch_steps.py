@@ -10,7 +10,7 @@ from covey.network.equivocations import Equivocation
 from covey.network.own_receipts import ReceiptFinding
 from covey.network.watch_steps import (
     MISSING,
-    MOST_CHALLENGES,
+    MAX_CHALLENGES,
     CheckedEpoch,
     PromisedReceipt,
     WatchedPool,
@@ -136,7 +136,7 @@ def test_list_steps__file_of_an_epoch_is_missing__nothing_is_challenged():
     )
     assert verbs(see(receipts=[receipt], epochs=[epoch])) == []
     assert verbs(see(receipts=[receipt])) == [f"challenge {HASH}"]
-    assert len(verbs(see(receipts=[receipt] * 100))) == MOST_CHALLENGES
+    assert len(verbs(see(receipts=[receipt] * 100))) == MAX_CHALLENGES
 
 
 def test_list_steps__token_refused_to_pay__withdraws_each_credit():

@@ -33,9 +33,9 @@ async def test_run__processes_end_early_again_and_again__go_on_with_growing_paus
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Until 7 starts: a server that is killed or finds no database must not end the command."""
-    monkeypatch.setattr(child_processes, "LOOK_S", 0.01)
-    monkeypatch.setattr(child_processes, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(child_processes, "MAX_PAUSE_S", 0.04)
+    monkeypatch.setattr(child_processes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(child_processes, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(child_processes, "MAX_PAUSE_SECONDS", 0.04)
     stop = asyncio.Event()
     with capture_logs() as logs:
         running = asyncio.create_task(ChildProcesses([partial(_end_early, tmp_path / "a")], name="broken").run(stop))

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from covey.runtime import cycle
-from covey.runtime.cycle import MOST_CODES, CycleMetrics, CycleResult, Pace, report_forever, run_forever
+from covey.runtime.cycle import MAX_CODES, CycleMetrics, CycleResult, Pace, report_forever, run_forever
 
 pytestmark = pytest.mark.unit
 
@@ -54,8 +54,8 @@ async def test_report_forever__until_the_end__logs_ratio_and_counts(monkeypatch)
 
 def test_count_error__codes_of_strangers__are_few_and_never_odd():
     metrics = CycleMetrics()
-    for code in ("late", "late", "no code", "x" * 50, *(f"code_{i}" for i in range(2 * MOST_CODES))):
+    for code in ("late", "late", "no code", "x" * 50, *(f"code_{i}" for i in range(2 * MAX_CODES))):
         metrics.count_error(code)
-    assert len(metrics.errors) <= MOST_CODES + 1
-    assert (metrics.errors["late"], metrics.errors.total()) == (2, 4 + 2 * MOST_CODES)
+    assert len(metrics.errors) <= MAX_CODES + 1
+    assert (metrics.errors["late"], metrics.errors.total()) == (2, 4 + 2 * MAX_CODES)
     assert all(code.replace("_", "").isalnum() for code in metrics.errors)

@@ -47,7 +47,7 @@ def test_list_runs__links_and_strange_names__are_counted_and_left_out(tmp_path: 
 
 
 def test_list_runs__too_many__are_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run_folders, "MOST_RUNS", 2)
+    monkeypatch.setattr(run_folders, "MAX_RUNS", 2)
     for at in range(4):
         make_run(tmp_path, f"run-{at}", at=at)
     assert RunFolders(tmp_path).list_runs() == (["run-3", "run-2"], ["Older runs that are not listed: 2."])

@@ -82,7 +82,7 @@ def test_compare_runs__each_metric__has_a_line_per_run_that_has_it():
 
 
 def test_thin__long_run__has_multiples_of_a_power_of_two_and_the_newest_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run_views, "MOST_ROWS", 3)
+    monkeypatch.setattr(run_views, "MAX_ROWS", 3)
     history = thin(make_history(dict.fromkeys(range(10), 0.5), evaluation={7: {"reward": 0.25}}))
     assert [*history.events["update"]] == [0, 4, 8, 9]
     assert [*history.events["evaluation"]] == [7]
