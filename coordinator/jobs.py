@@ -304,17 +304,19 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
 
 
 def warn_late(ctx: Context, repository: Repository, row: EpochRow) -> None:
-    """Log once which validators have not signed an epoch that has waited for long."""
-    active = ctx.chain.active_validators
-    missing = attesting.find_late(repository, ctx.ledger, row, active, now=ctx.clock())
-    if missing:
-        attesting.record_warned(repository, row.number)
-        get_logger().warning(
-            "an epoch cannot be posted, because these validators have not signed it",
-            epoch=row.number,
-            validators=missing,
-            required=ctx.ledger.header_quorum,
-        )
+    """Log once who has signed an epoch that has waited for long, and who has not."""
+    if not attesting.is_late(repository, row, now=ctx.clock()):
+        return
+    signers = attesting.find_signers(repository, ctx.ledger.pool, row, ctx.chain.active_validators)
+    attesting.record_warned(repository, row.number)
+    get_logger().warning(
+        "an epoch cannot be posted, because too few bonded validators have signed it",
+        epoch=row.number,
+        signed=signers.signed,
+        missing=signers.missing,
+        required=ctx.ledger.header_quorum,
+        advice=attesting.ADVICE,
+    )
 
 
 def mark_settled(ctx: Context, *, epoch: int) -> None:

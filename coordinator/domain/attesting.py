@@ -4,16 +4,22 @@ Validators sign one epoch at a time, because each header continues the chain's n
 """
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from coordinator.db.models import EpochRow
 from coordinator.db.repository import Repository
 from coordinator.domain.settlement import Ledger, build_header
 from covey.errors import ProtocolError
 from covey.protocol.epochs import EpochHeader
-from covey.protocol.ids import Address, Hash
+from covey.protocol.ids import Address, Hash, PoolId
 
 LATE_SECONDS = 60.0
-"""Age in seconds from which an epoch without enough signatures is logged."""
+"""Age in seconds from which an epoch without enough signatures is logged and is an alarm."""
+ADVICE = (
+    "Start the validators that have not signed, and look in their logs for why: epoch was not signed. One that is not "
+    "listed must bond its stake with covey stake add."
+)
+"""What an operator can do about missing signatures."""
 WARNED = "attestations_warned"
 """Name of the fact with the number of the newest epoch that was logged, plus 1."""
 
@@ -58,6 +64,19 @@ def choose_quorum(
     return {each: signed[each] for each in counted[:quorum]} if len(counted) >= quorum else None
 
 
+class Signers(NamedTuple):
+    """Active validators, by whether they have signed the header of an epoch."""
+
+    signed: list[Address]
+    missing: list[Address]
+
+
+def find_signers(repository: Repository, pool: PoolId, epoch: EpochRow, active: Collection[Address]) -> Signers:
+    """Return which of the active validators have signed the header of a closed epoch, in ascending order."""
+    signed = repository.find_attestations(epoch.number, build_header(epoch, pool).compute_hash())
+    return Signers(signed=sorted(set(active) & set(signed)), missing=sorted(set(active) - set(signed)))
+
+
 def find_quorum(
     repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address]
 ) -> dict[Address, str] | None:
@@ -66,17 +85,9 @@ def find_quorum(
     return choose_quorum(signed, active, quorum=ledger.header_quorum)
 
 
-def find_late(
-    repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address], *, now: float
-) -> list[Address]:
-    """Return the active validators that have not signed an epoch which has waited for longer than LATE_SECONDS.
-
-    It is empty if the epoch is not late, or was recorded by `record_warned`.
-    """
-    if now - epoch.closed_at <= LATE_SECONDS or repository.get_fact(WARNED) > epoch.number:
-        return []
-    signed = repository.find_attestations(epoch.number, build_header(epoch, ledger.pool).compute_hash())
-    return sorted(set(active) - set(signed))
+def is_late(repository: Repository, epoch: EpochRow, *, now: float) -> bool:
+    """Return whether an epoch has waited for longer than LATE_SECONDS and was not recorded by `record_warned`."""
+    return now - epoch.closed_at > LATE_SECONDS and repository.get_fact(WARNED) <= epoch.number
 
 
 def record_warned(repository: Repository, number: int) -> None:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from coordinator.db.page_queries import NodeCounts
 from coordinator.db.repository import Repository
-from coordinator.domain import pausing, sum_limits
+from coordinator.domain import attesting, pausing, sum_limits
 from coordinator.pages.chain_facts import LOOK_SECONDS
 from coordinator.pages.context import PagesContext
 from coordinator.pages.templates_engine import show_amount
 from covey.protocol.api.overview import AlarmView
 from covey.protocol.api.trainer import StepPoint
+from covey.protocol.ids import PoolId
 from covey.protocol.learning_signs import LearningSign
 
 LATE_SECONDS = 600.0
@@ -50,6 +51,10 @@ ALARMS: Mapping[str, AlarmKind] = {
     ),
     "escrow_empty": AlarmKind("The escrow can pay for no more work.", _FUND),
     "escrow_short": AlarmKind(f"The escrow lasts less than {SHORT_DAYS:.0f} days.", _FUND),
+    "epoch_unsigned": AlarmKind(
+        f"Too few validators have signed an epoch that was closed over {attesting.LATE_SECONDS:.0f} s ago.",
+        attesting.ADVICE,
+    ),
     "epoch_unposted": AlarmKind(
         f"An epoch was closed over {LATE_SECONDS:.0f} s ago and is not on chain.",
         "Look for why the chain refuses it in the log of covey coordinator jobs.",
@@ -68,17 +73,18 @@ def list_alarms(
     days_left: float | None,
     newest: StepPoint | None = None,
 ) -> tuple[AlarmView, ...]:
-    """Return the alarms, most urgent first.
+    """Return the alarms, most urgent first. A pool that has ended has only those of its epochs.
 
     `oldest_s` is the age of the oldest undecided submission in seconds, `days_left` that of `MoneyView`, and `newest`
     the trainer's newest metrics.
     """
     if rows.get_fact("ended"):
-        return ()
+        return tuple(_list_epochs(ctx, rows))
     return (
         *_list_pool(ctx, rows, newest),
         *_list_judging(ctx, rows, oldest_s),
-        *_list_money(ctx, rows, days_left),
+        *_list_money(ctx, days_left),
+        *_list_epochs(ctx, rows),
         *_list_work(nodes),
     )
 
@@ -137,7 +143,7 @@ def _list_judging(ctx: PagesContext, rows: Repository, oldest_s: float | None) -
         yield _build(sum_limits.UNFIT, text)
 
 
-def _list_money(ctx: PagesContext, rows: Repository, days_left: float | None) -> Iterator[AlarmView]:
+def _list_money(ctx: PagesContext, days_left: float | None) -> Iterator[AlarmView]:
     money = ctx.chain.money
     if money is not None and not money.free:
         text = f"The escrow can pay for no more work: all of its {show_amount(money.escrow, ctx.unit)} is promised."
@@ -145,10 +151,23 @@ def _list_money(ctx: PagesContext, rows: Repository, days_left: float | None) ->
     elif days_left is not None and days_left < SHORT_DAYS:
         text = f"The escrow lasts {days_left:.1f} days, and {SHORT_DAYS:.0f} days are the limit."
         yield _build("escrow_short", text)
-    late = [row for row in rows.list_unposted() if row.data_hash and ctx.clock() - row.closed_at > LATE_SECONDS]
-    if late:
-        age_s = ctx.clock() - late[0].closed_at
-        text = f"Epoch {late[0].number} was closed {age_s:.0f} s ago and is not on chain, and {LATE_SECONDS:.0f} s "
+
+
+def _list_epochs(ctx: PagesContext, rows: Repository) -> Iterator[AlarmView]:
+    """Yield an alarm of the oldest epoch that is not on chain. No epoch of a closed pool is posted any more."""
+    oldest = next(iter(rows.list_unposted()), None)
+    if oldest is None or not oldest.data_hash or rows.get_fact("closed"):
+        return
+    age_s, required = ctx.clock() - oldest.closed_at, ctx.terms.header_quorum
+    signers = attesting.find_signers(rows, PoolId(ctx.config.pool), oldest, ctx.chain.active)
+    if age_s > attesting.LATE_SECONDS and len(signers.signed) < required:
+        text = (
+            f"Epoch {oldest.number} was closed {age_s:.0f} s ago, and {len(signers.signed)} of {required} validators "
+        )
+        text += f"have signed it. Those with a bond that have not: {', '.join(signers.missing) or 'none'}."
+        yield _build("epoch_unsigned", text)
+    elif age_s > LATE_SECONDS:
+        text = f"Epoch {oldest.number} was closed {age_s:.0f} s ago and is not on chain, and {LATE_SECONDS:.0f} s "
         text += "are the limit."
         yield _build("epoch_unposted", text)
 

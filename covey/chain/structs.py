@@ -85,7 +85,10 @@ class PoolTerms:
     validator_bond: int = 0
     """Stake that a validator must have bonded before its verdicts count in court, and its attestations of epochs."""
     header_quorum: int = 0
-    """Number of validators that must sign the header of each epoch. If it is 0, the signer alone posts."""
+    """Number of validators that must sign the header of each epoch. If it is 0, the signer alone posts.
+
+    If a pool file does not set it, it is `quorum`.
+    """
     slash_amount: int
     """Maximum stake that one case takes, in the token's smallest unit. At most `min_stake`."""
     verdict_fee: int = 0

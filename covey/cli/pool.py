@@ -213,6 +213,7 @@ def pool_show(
         "reward_per_million": Amount(terms.reward_per_million, unit),
         "min_stake": Amount(terms.min_stake, unit),
         "quorum": terms.quorum,
+        "header_quorum": terms.header_quorum,
         "validators": pools.get_validators(account.pool),
         "escrow": Amount(account.contracts.ledger.escrow_of(account.pool), unit),
         "owed": Amount(account.contracts.ledger.owed_of(account.pool), unit),

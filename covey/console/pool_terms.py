@@ -54,6 +54,7 @@ def read_terms(
     terms.setdefault("token", token)
     longest = terms["challenge_window"] // 2
     terms.setdefault("epoch_length", max(1, min(int(params.epoch_seconds), longest)))
+    terms.setdefault("header_quorum", params.quorum)
     built = PoolTerms(params_hash=params.compute_hash(), quorum=params.quorum, **terms)
     wrong = _find_wrong(built, validators, params)
     if wrong:
@@ -102,7 +103,10 @@ def _find_wrong(terms: PoolTerms, validators: list[Address], params: PoolParams)
         (terms.max_slashes < 1, "max_slashes is 0"),
         (terms.signer_penalty > terms.validator_bond, "signer_penalty exceeds validator_bond"),
         (terms.accept_penalty > terms.validator_bond, "accept_penalty exceeds validator_bond"),
-        (terms.header_quorum > len(validators), "header_quorum exceeds the number of validators"),
+        (
+            len(validators) < terms.header_quorum != terms.quorum,
+            f"header_quorum is {terms.header_quorum}, but there are only {len(validators)} validators",
+        ),
         (terms.light_slash_bps > 10_000, "light_slash_bps exceeds 10,000"),
         (terms.arbiter in validators, "the arbiter is also a validator"),
         (

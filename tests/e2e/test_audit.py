@@ -144,7 +144,9 @@ async def test_audit__rejected_cheat__anybody_finds_the_same_verdict(tmp_path):
         assert done.stderr.startswith("covey: not_public: there is no public object submissions/")
         walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.sign_epochs, walk.follow
+        )
         done = await audit(walk, row.evidence_hash, url, *reached, "--json")
         report = json.loads(done.stdout)
         assert (done.returncode, report["agrees"], report["draw"]["is_due"]) == (0, True, True)
@@ -198,7 +200,9 @@ async def test_audit__accepted_work_of_a_policy_long_ago__by_the_public_routes_u
         assert sorted(steps) == list(range(KEPT_POLICIES + 3)), "younger than the windows: none may go"
         walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: walk.network.contracts.ledger.epochs_of(1) == 1, walk.run_jobs, walk.sign_epochs, walk.follow
+        )
         url, relay = walk.coordinator.config.base_url, walk.coordinator.config.relays[0]
 
         done = await audit(walk, row.evidence_hash, url, "--relay", relay, "--json")

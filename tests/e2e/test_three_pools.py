@@ -162,6 +162,7 @@ async def work_in_both(tmp_path: Path, one: Walk, two: Walk, nodes: list[str]) -
 
     async def judge() -> None:
         for walk in (one, two):
+            await walk.sign_epochs()
             await walk.follow()
             for ctx in walk.validators:
                 await take_judgement(ctx)

@@ -116,7 +116,12 @@ async def test_train__from_a_pool__makes_the_same_first_update(tmp_path: Path):
         assert hashes == [network.contracts.policies.policy_of(network.pool, Step(step)) for step in (0, 1)]
 
         settled = {SubmissionState.SETTLED}
-        await walk.until(lambda: {row.state for row in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: {row.state for row in list_submissions(walk)} == settled,
+            walk.run_jobs,
+            walk.sign_epochs,
+            walk.follow,
+        )
         await asyncio.to_thread(check_start, settings, walk.network.url, tmp_path)
         await asyncio.to_thread(check_pool, covey.Pool(walk.network.url), tmp_path)
 

@@ -153,7 +153,9 @@ async def test_walk__honest__fifteen_stops(tmp_path):
         walk.network.command("pool", "end", "--yes", key="operator")  # 14
         await walk.follow()
         settled = {SubmissionState.SETTLED}
-        await walk.until(lambda: {r.state for r in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: {r.state for r in list_submissions(walk)} == settled, walk.run_jobs, walk.sign_epochs, walk.follow
+        )
         rows = list_submissions(walk)
         units = sum(r.units for r in rows)
         assert walk.network.contracts.ledger.get_settlement(POOL).posted == compute_reward(units, PRICE)
@@ -218,7 +220,9 @@ async def test_walk__cheat__is_slashed_and_unpaid(tmp_path, name):
 
         walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
-        await walk.until(lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: walk.network.contracts.ledger.epochs_of(POOL) == 1, walk.run_jobs, walk.sign_epochs, walk.follow
+        )
         assert walk.network.contracts.ledger.get_settlement(POOL).posted == 0
         (row,) = list_submissions(walk)
         assert (

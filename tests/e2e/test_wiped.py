@@ -41,7 +41,12 @@ async def test_claim__coordinator_is_wiped__three_contributors_have_all_by_two_c
         walk.network.command("pool", "end", "--yes", key="operator")
         await walk.follow()
         settled = {SubmissionState.SETTLED}
-        await walk.until(lambda: {row.state for row in list_submissions(walk)} == settled, walk.run_jobs, walk.follow)
+        await walk.until(
+            lambda: {row.state for row in list_submissions(walk)} == settled,
+            walk.run_jobs,
+            walk.sign_epochs,
+            walk.follow,
+        )
         for ctx in walk.workers.values():
             await keep_rewards(ctx)
 

@@ -55,6 +55,7 @@ from tests.fakes.commands import invoke
 from tests.fakes.network import run_job
 from trainer.config import TrainerConfig
 from validator.config import ValidatorConfig
+from validator.epoch_signing import Attester
 from worker.config import WorkerConfig
 
 
@@ -96,6 +97,8 @@ class Walk:
     trainer: trainer.context.Context
     workers: dict[str, worker.context.Context]
     validators: list[validator.context.Context]
+    attesters: list[Attester]
+    """The validators' cycles that sign epochs, in the same order."""
     closers: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @property
@@ -139,6 +142,11 @@ class Walk:
             "mark_settled",
         ):
             run_job(self.coordinator, job)
+
+    async def sign_epochs(self) -> None:
+        """Let each validator sign the epoch that awaits signatures. A pool's epochs are not posted before."""
+        for attester, ctx in zip(self.attesters, self.validators, strict=True):
+            await attester.cycle(ctx)
 
     async def until(self, is_done: Callable[[], bool], *steps: Callable[[], object], seconds: float = 600) -> None:
         """Repeat `steps` until the condition holds, for at most `seconds`."""
@@ -259,6 +267,7 @@ async def open_walk(
                 trainer=learning,
                 workers=workers,
                 validators=validators,
+                attesters=[Attester(time.monotonic) for _ in validators],
                 closers=stack,
             )
         finally:

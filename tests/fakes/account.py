@@ -105,6 +105,7 @@ class FakeAccount(account.Account):
                     reward_per_million=3_000_000,
                     min_stake=5,
                     quorum=2,
+                    header_quorum=0,
                     challenge_window=60,
                     veto_window=40,
                 ),

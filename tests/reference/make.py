@@ -46,7 +46,13 @@ MONITOR = FOLDER.parent / "guides" / "monitor.md"
 ALARMS_MARK = "<!-- Alarms, made by `make reference` from coordinator/pages/pool_alarms.py: edit that. -->"
 END_MARK = "<!-- End of the alarms. -->"
 NAMES = {int: "integer", float: "number", str: "text", bool: "boolean", Path: "path"}
-TERMS = {"quorum": None, "params_hash": None, "epoch_length": "from `epoch_seconds`", "token": "the deployment's"}
+TERMS = {
+    "quorum": None,
+    "params_hash": None,
+    "epoch_length": "from `epoch_seconds`",
+    "header_quorum": "`quorum`",
+    "token": "the deployment's",
+}
 """Defaults that `covey pool create` uses. None means that the file does not have this term."""
 WHO = {
     "wait": "Covey tries again by itself: what is asked may be away for a while.",

@@ -238,7 +238,9 @@ def test_post_epoch__quorum_has_signed__is_posted_with_the_signatures_of_active_
     assert given == [{first: f"by {first}", second: f"by {second}"}]
 
 
-def test_post_epoch__signatures_are_late__names_once_who_has_not_signed(ctx: SimpleNamespace, pool: FakePool):
+def test_post_epoch__signatures_are_late__names_once_who_has_signed_and_who_has_not(
+    ctx: SimpleNamespace, pool: FakePool
+):
     ctx.ledger = make_ledger(header_quorum=2)
     close_first_epoch(ctx, pool)
     with pool.database.write() as rows:
@@ -248,8 +250,26 @@ def test_post_epoch__signatures_are_late__names_once_who_has_not_signed(ctx: Sim
         for _ in range(3):
             pool.now += 40
             settle(ctx)
-    warned = [log["validators"] for log in logs if log["log_level"] == "warning"]
-    assert warned == [sorted(pool.validators[1:])]
+    (warned,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warned["epoch"], warned["required"]) == (0, 2)
+    assert (warned["signed"], warned["missing"]) == ([pool.validators[0]], sorted(pool.validators[1:]))
+    assert "epoch was not signed" in warned["advice"]
+
+
+def test_post_epoch__too_few_validators_have_a_bond__is_said_though_all_of_them_have_signed(
+    ctx: SimpleNamespace, pool: FakePool
+):
+    ctx.ledger = make_ledger(header_quorum=2)
+    ctx.chain.active_validators = frozenset(pool.validators[:1])
+    close_first_epoch(ctx, pool)
+    with pool.database.write() as rows:
+        header = attesting.find_awaiting(rows, ctx.ledger)
+        rows.put_attestation(0, header.compute_hash(), pool.validators[0], "signed")
+    with capture_logs() as logs:
+        pool.now += 80
+        settle(ctx)
+    (warned,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warned["signed"], warned["missing"], warned["required"]) == ([pool.validators[0]], [], 2)
 
 
 def list_posted(pool: FakePool) -> list[str]:

@@ -66,17 +66,25 @@ def test_choose_quorum__lowest_addresses_of_active_signers__or_none():
     assert attesting.choose_quorum({}, {A}, quorum=0) == {}
 
 
-def test_find_late__after_a_minute__names_those_who_have_not_signed_once(pool: FakePool):
+def test_find_signers__active_validators__by_whether_they_have_signed(pool: FakePool):
     with pool.database.write() as rows:
         header = close(rows, 0)
-        sign(rows, header, B)
+        sign(rows, header, B, C)
         row = rows.get_epoch(0)
-        assert attesting.find_late(rows, LEDGER, row, {A, B, C}, now=1060.0) == []
-        assert attesting.find_late(rows, LEDGER, row, {A, B, C}, now=1061.0) == sorted((A, C))
+        assert attesting.find_signers(rows, LEDGER.pool, row, {A, B}) == ([B], [A]), "C has no bond now"
+        row.data_hash = make_hash("computed again")
+        assert attesting.find_signers(rows, LEDGER.pool, row, {A, B}) == ([], sorted((A, B)))
+
+
+def test_is_late__after_a_minute__once_for_each_epoch(pool: FakePool):
+    with pool.database.write() as rows:
+        close(rows, 0)
+        row = rows.get_epoch(0)
+        assert [attesting.is_late(rows, row, now=now) for now in (1060.0, 1061.0)] == [False, True]
         attesting.record_warned(rows, 0)
-        assert attesting.find_late(rows, LEDGER, row, {A, B, C}, now=2000.0) == []
+        assert not attesting.is_late(rows, row, now=2000.0)
         close(rows, 1)
-        assert attesting.find_late(rows, LEDGER, rows.get_epoch(1), {A, B}, now=1061.0) == sorted((A, B))
+        assert attesting.is_late(rows, rows.get_epoch(1), now=1061.0)
 
 
 def test_clear_attestations__posted_epoch__forgets_its_signatures(pool: FakePool):

@@ -1,5 +1,6 @@
 """Alarms of a pool: each by its cause, with advice."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from coordinator.db.database import Database
 from coordinator.db.page_queries import NodeCounts
 from coordinator.domain import pausing
 from coordinator.domain.pausing import PausedBy
+from coordinator.domain.settlement import build_header
 from coordinator.pages import pool_alarms
 from coordinator.pages.chain_facts import Money
 from coordinator.pages.context import PagesContext
 from covey.protocol.learning_signs import LearningSign
 from tests.fakes.pages import make_pages_context
-from tests.fakes.pool import FakePool, make_address
+from tests.fakes.pool import POOL, FakePool, make_address, make_hash
 from tests.unit.coordinator.db.test_rate_queries import POINT
 from tests.unit.coordinator.domain.test_sum_limits import HIGHER
 from tests.unit.coordinator.domain.test_sum_limits import build as build_summing
@@ -105,3 +107,40 @@ def test_list_alarms__pause_and_signs__come_first_and_end_with_the_pool(pool: Fa
     with pool.database.write() as rows:
         rows.set_fact("ended", 9)
     assert list_codes(ctx, pool, oldest_s=700.0) == []
+
+
+def close_epoch(pool: FakePool) -> str:
+    """Close epoch 0 now. Return the hash of its header."""
+    with pool.database.write() as rows:
+        row = rows.require_epoch(0, closed_at=pool.now)
+        row.work_root, row.reward_root, row.previous_hash = make_hash("w"), make_hash("r"), make_hash("p")
+        row.data_hash = make_hash("data")
+        rows.flush()
+        return build_header(row, POOL).compute_hash()
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_list_alarms__too_few_have_signed_an_epoch__names_those_who_have_not(
+    pool: FakePool, tmp_path: Path, is_ended: bool
+):
+    ctx = make_pages_context(pool, tmp_path)
+    ctx = replace(ctx, terms=replace(ctx.terms, header_quorum=2))
+    first, second, third = sorted(pool.validators)
+    header_hash = close_epoch(pool)
+    with pool.database.write() as rows:
+        rows.put_attestation(0, header_hash, second, "signed")
+        rows.set_fact("ended", int(is_ended))
+    pool.now += 60
+    assert list_codes(ctx, pool) == []
+    pool.now += 1
+    text = "Epoch 0 was closed 61 s ago, and 1 of 2 validators have signed it. Those with a bond that have not: "
+    assert list_texts(ctx, pool) == {"epoch_unsigned": f"{text}{first}, {third}."}
+    with pool.database.write() as rows:
+        rows.put_attestation(0, header_hash, first, "signed")
+    assert list_codes(ctx, pool) == []
+    pool.now += 540
+    text = "Epoch 0 was closed 601 s ago and is not on chain, and 600 s are the limit."
+    assert list_texts(ctx, pool) == {"epoch_unposted": text}
+    with pool.database.write() as rows:
+        rows.set_fact("closed", 1)
+    assert list_codes(ctx, pool) == [], "nothing is posted any more"

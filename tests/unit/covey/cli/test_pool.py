@@ -46,6 +46,7 @@ def test_json__pool_show__every_value_once(opened):
         "reward_per_million": 3_000_000,
         "min_stake": 5,
         "quorum": 2,
+        "header_quorum": 0,
         "validators": [ALICE],
         "escrow": 100,
         "owed": 15,

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.unit
 
 ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
+CAROL = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"
 POOL_FILE = f"""
 [terms]
 trainer = "{ALICE}"
@@ -50,6 +51,7 @@ def test_pool_file__terms_and_params__hash_and_quorum_of_the_params(tmp_path):
     terms, validators, params = account.read_pool_file(tmp_path / "p.toml", ALICE)
     assert (terms.params_hash, terms.quorum, terms.token) == (params.compute_hash(), 1, ALICE)
     assert validators == [ALICE]
+    assert terms.header_quorum == terms.quorum, "as many sign each epoch"
     spelling = load(EnvironmentSpec(kind="reasoning_gym", options={"name": "spell_backward"}))
     assert params.environment.fingerprint == compute_fingerprint(spelling)
     assert params.environment.options == {"name": "spell_backward"}
@@ -76,6 +78,14 @@ def test_pool_file__epoch_length_left_out__is_the_coordinators_clock(tmp_path, w
     (tmp_path / "p.toml").write_text(too_long)
     with pytest.raises(OperatorError, match="epoch_length is less than 21"):
         account.read_pool_file(tmp_path / "p.toml", ALICE)
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_pool_file__header_quorum__is_what_the_file_says(tmp_path, named):
+    text = POOL_FILE.replace("quorum = 1", "quorum = 2").replace(f'["{ALICE}"]', f'["{ALICE}", "{CAROL}"]')
+    (tmp_path / "p.toml").write_text(text.replace("min_stake", f"header_quorum = {named}\nmin_stake"))
+    terms = account.read_pool_file(tmp_path / "p.toml", ALICE)[0]
+    assert (terms.quorum, terms.header_quorum) == (2, named)
 
 
 def with_environment(tmp_path, text):
@@ -137,7 +147,7 @@ def test_pool_file__environment_that_cannot_be_built__no_pool_is_made(tmp_path, 
         ("min_stake = 2", "min_stake = 2\nlight_slash_bps = 10001", "light_slash_bps exceeds 10,000"),
         (f'arbiter = "{BOB}"', f'arbiter = "{ALICE}"', "the arbiter is also a validator"),
         # 2 groups of 8 rollouts of 8 tokens
-        ("min_stake = 2", "min_stake = 2\nheader_quorum = 4", "header_quorum exceeds the number of validators"),
+        ("min_stake = 2", "min_stake = 2\nheader_quorum = 4", "header_quorum is 4, but there are only 1 validators"),
         ("min_stake = 2", "min_stake = 2\nepoch_units = 127", "epoch_units is less than 128"),
         ("unbond_window = 20", "unbond_window = 9999\nepoch_length = 0", "epoch_length is less than 1"),
         ("quorum = 1", "quorum = 1\nmax_submission_bytes = 4096", "max_submission_bytes is less than "),
