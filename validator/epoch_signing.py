@@ -37,7 +37,7 @@ class Attester:
         """Create a cycle. `clock` returns a time in seconds."""
         self._clock = clock
         self._refused: tuple[str, str] | None = None
-        """Hash of the header and code of the last refusal. None if there was none."""
+        """Hash of the last header that failed its check, and the code. None if there was none."""
         self._next_at = float("-inf")
         """Time at which a refused header is checked again."""
 
@@ -49,7 +49,9 @@ class Attester:
         try:
             signature = await check_and_sign(ctx, awaiting)
         except ProtocolError as error:
-            self._note_refusal(awaiting, error)
+            if not await asyncio.to_thread(_is_newest, ctx, awaiting):
+                self._log_refusal(awaiting, error)
+            self._refused, self._next_at = (awaiting.header_hash, error.code), self._clock() + REFUSED_SECONDS
             return CycleResult.IDLE
         await ctx.network.coordinator.attest(Hash(awaiting.header_hash), signature)
         get_logger().info("epoch was signed", epoch=awaiting.epoch, header_hash=awaiting.header_hash)
@@ -58,11 +60,14 @@ class Attester:
     def _is_refused(self, awaiting: AwaitingEpoch) -> bool:
         return self._refused is not None and self._refused[0] == awaiting.header_hash
 
-    def _note_refusal(self, awaiting: AwaitingEpoch, error: ProtocolError) -> None:
-        refusal = (awaiting.header_hash, error.code)
-        if refusal != self._refused:
+    def _log_refusal(self, awaiting: AwaitingEpoch, error: ProtocolError) -> None:
+        if (awaiting.header_hash, error.code) != self._refused:
             get_logger().error("epoch was not signed", epoch=awaiting.epoch, code=error.code, message=error.message)
-        self._refused, self._next_at = refusal, self._clock() + REFUSED_SECONDS
+
+
+def _is_newest(ctx: Context, awaiting: AwaitingEpoch) -> bool:
+    """Return whether the chain has the epoch already, which others have signed. The coordinator will see it later."""
+    return ctx.network.contracts.ledger.head_of(ctx.network.pool) == awaiting.header_hash
 
 
 async def check_and_sign(ctx: Context, awaiting: AwaitingEpoch) -> str:

@@ -127,6 +127,22 @@ async def test_post__two_of_three_have_signed__two_epochs_are_on_chain(
         assert rows.find_attestations(1, Hash(rows.get_epoch(1).header_hash)) == {}
 
 
+async def test_cycle__posted_epoch_that_the_coordinator_has_not_seen__is_neither_signed_nor_refused(
+    harness: CoordinatorHarness, validators: list[Signing]
+):
+    await work(harness, validators)
+    harness.run_job("settle")
+    for each in validators[:2]:
+        await each.cycle()
+    harness.run_job("settle")
+    harness.ctx.sender.pump()
+    assert harness.chain.contracts.ledger.epochs_of(harness.ctx.config.pool) == 1
+    with capture_logs() as logs:
+        assert await validators[2].cycle() is CycleResult.IDLE
+    assert [log["event"] for log in logs if log["log_level"] == "error"] == []
+    assert not (validators[2].home / "epochs").exists()
+
+
 async def test_cycle__leaf_with_more_units_than_were_counted__is_signed_by_none_that_judged_it(
     harness: CoordinatorHarness, validators: list[Signing]
 ):
