@@ -9,8 +9,8 @@ from covey.chain.structs import Accusation, ChallengeState, OnChainCaseState
 from covey.network.equivocations import Equivocation
 from covey.network.own_receipts import ReceiptFinding
 from covey.network.watch_steps import (
-    MISSING,
     MAX_CHALLENGES,
+    MISSING,
     CheckedEpoch,
     PromisedReceipt,
     WatchedPool,
