@@ -23,7 +23,7 @@ contract EpochLedger is Omissions {
     /// @inheritdoc IEpochLedger
     mapping(uint256 pool => bytes32) public headOf;
     /// @inheritdoc IEpochLedger
-    mapping(bytes32 headerHash => bool) public wasDisabled;
+    mapping(bytes32 headerHash => bool) public wasRefuted;
 
     /// @dev Reverts unless StakeManager names this contract as its ledger.
     constructor(IPoolRegistry pools, INodeRegistry nodes, StakeManager stakes)
@@ -73,7 +73,7 @@ contract EpochLedger is Omissions {
     }
 
     /// @inheritdoc IEpochLedger
-    function disableEpoch(uint256 pool, EpochRecord calldata record) external {
+    function disableEpoch(uint256 pool, EpochRecord calldata record, bool isFalse) external {
         if (msg.sender != POOLS.arbiterOf(pool)) revert NotArbiter(pool, msg.sender);
         _requireRecord(pool, record);
         uint256 closedAt = record.finalAt - POOLS.getSlashingTerms(pool).vetoWindow;
@@ -81,7 +81,7 @@ contract EpochLedger is Omissions {
 
         Settlement storage settlement = _settlements[pool];
         settlement.posted = record.cumulative - record.reward;
-        wasDisabled[record.headerHash] = true;
+        if (isFalse) wasRefuted[record.headerHash] = true;
         delete headOf[pool];
         for (uint64 epoch = record.epoch; epoch < settlement.epochs; ++epoch) {
             if (_dropRecord(pool, epoch)) emit EpochDisabled(pool, epoch);

@@ -107,7 +107,10 @@ abstract contract Omissions is Escrow {
         bytes32 receiptHash = CoveyTypes.hashReceipt(receipt);
         Challenge storage shown = _challenges[receiptHash];
         bool isUpheld = shown.state == ChallengeState.Upheld;
-        if (!isUpheld) {
+        if (isUpheld) {
+            uint256 closedAt = shown.answerBy + POOLS.unbondWindowOf(receipt.pool);
+            if (block.timestamp > closedAt) revert TooLate(closedAt);
+        } else {
             if (shown.state != ChallengeState.Open) revert WrongChallengeState(receiptHash, shown.state);
             if (block.timestamp < shown.answerBy) revert WindowOpen(shown.answerBy);
 
@@ -120,7 +123,7 @@ abstract contract Omissions is Escrow {
         uint256 pricedAt = Math.min(receipt.deadline, shown.answerBy);
         uint256 due = CoveyTypes.computeReward(receipt.units, POOLS.priceAt(receipt.pool, pricedAt));
         address payee = payeeOf(receipt.pool, receipt.contributor);
-        uint256 paid = STAKES.payFromOperator(receipt.pool, payee, due - shown.paid);
+        uint256 paid = STAKES.payFromOperator(receipt.pool, payee, Math.saturatingSub(due, shown.paid));
         if (isUpheld && paid == 0) revert ZeroAmount();
         shown.paid += paid.toUint96();
 

@@ -157,7 +157,7 @@ contract SlashingCourt is ISlashingCourt, EIP712 {
     /// @inheritdoc ISlashingCourt
     function slashAttester(EpochHeader calldata header, Attestation calldata attestation) external {
         bytes32 headerHash = CoveyTypes.hashHeader(header);
-        if (!LEDGER.wasDisabled(headerHash)) revert NotDisabled(headerHash);
+        if (!LEDGER.wasRefuted(headerHash)) revert NotRefuted(headerHash);
         address validator = ECDSA.recover(LEDGER.digestHeader(header), attestation.r, attestation.vs);
 
         uint256 amount = _slashValidator(headerHash, header.pool, validator, false);

@@ -5,6 +5,7 @@ are undone.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -128,15 +129,18 @@ def look_up_state(ctx: Context, progress: ChainProgress | None) -> list[LookedUp
 def fetch_foreign_epochs(ctx: Context, progress: ChainProgress | None) -> dict[int, bytes]:
     """Return the files of posted epochs that this database lacks, by number.
 
-    Such epochs were posted after the backup from which the database was restored. Missing and damaged files are left
-    out.
+    Such epochs were posted after the backup from which the database was restored, or after an earlier epoch was
+    disabled, which closes later ones again. Missing and damaged files are left out.
     """
     found = () if progress is None else progress.events
+    disabled = min((event.epoch for event in found if isinstance(event, events.EpochDisabled)), default=math.inf)
     posted = [event for event in found if isinstance(event, events.EpochPosted) and event.pool == ctx.config.pool]
     if not posted:
         return {}
     with ctx.database.read() as repository:
-        foreign = [event for event in posted if not settlement.is_known(repository, event.header)]
+        foreign = [
+            event for event in posted if event.epoch > disabled or not settlement.is_known(repository, event.header)
+        ]
     files: dict[int, bytes] = {}
     for event in foreign:
         key = build_epoch_key(ctx.config.pool, event.header.data_hash)
@@ -246,8 +250,8 @@ def on_omission_challenged(_: Context, repository: Repository, event: events.Omi
 def on_omission_decided(
     _: Context, repository: Repository, event: events.OmissionAnswered | events.OmissionUpheld
 ) -> None:
-    is_upheld = isinstance(event, events.OmissionUpheld)
-    omissions.record_decision(repository, event.receipt_hash, block=event.block_number, is_upheld=is_upheld)
+    paid = event.amount if isinstance(event, events.OmissionUpheld) else None
+    omissions.record_decision(repository, event.receipt_hash, block=event.block_number, paid=paid)
 
 
 def on_omission_netted(_: Context, repository: Repository, event: events.OmissionNetted) -> None:

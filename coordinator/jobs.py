@@ -291,7 +291,8 @@ def post_epoch(ctx: Context, *, epoch: int) -> None:
         row = repository.get_epoch(epoch)
         if tries is None or row is None:
             return
-        signatures = attesting.find_quorum(repository, ctx.ledger, row, ctx.chain.active_validators)
+        active = ctx.chain.active_validators
+        signatures = attesting.find_quorum(repository, ctx.ledger, row, active, with_spares=tries > 0)
         if signatures is None:
             warn_late(ctx, repository, row)
             return

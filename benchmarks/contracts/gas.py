@@ -121,7 +121,7 @@ def measure_payments(fixture: GasFixture) -> None:
     permit = fixture.permit("operator", ledger.address, 5)
     fixture.send("operator", ledger.fund_pool_with_permit(fixture.pool, 5, permit))
     disabled = fixture.post(units=1)
-    fixture.send("arbiter", ledger.disable_epoch(fixture.pool, disabled.record))
+    fixture.send("arbiter", ledger.disable_epoch(fixture.pool, disabled.record, is_false=True))
 
 
 def measure_court(fixture: GasFixture) -> None:

@@ -365,12 +365,15 @@ interface IEpochLedger is IPayouts {
 
     /// @notice Disables an epoch and all later ones, and releases the escrow that they reserved.
     /// @dev Arbiter only, for `challengeWindow` after the epoch was posted. The next header names zero as its
-    /// predecessor, so that nothing which validators signed on top of the disabled epoch can be posted. Each validator
-    /// that attested the header of `record` can be slashed (see ISlashingCourt.slashAttester), but not those of later
-    /// headers.
+    /// predecessor, so that nothing which validators signed on top of the disabled epoch can be posted.
+    ///
+    /// If the epoch is false, each validator that attested its header can be slashed (see
+    /// ISlashingCourt.slashAttester), but not those of later headers. An epoch whose data is missing, or which pays for
+    /// work that only some validators have judged, is not their fault.
     /// @param pool Id of the pool.
     /// @param record Record of the first epoch to disable.
-    function disableEpoch(uint256 pool, EpochRecord calldata record) external;
+    /// @param isFalse Whether every validator could have computed that the header of `record` is false.
+    function disableEpoch(uint256 pool, EpochRecord calldata record, bool isFalse) external;
 
     /// @notice Names the account that receives the caller's rewards in a pool, also for omitted work.
     /// @dev A contributor keeps its key for signatures and has its pay sent to a colder account, or to one that the
@@ -438,7 +441,7 @@ interface IEpochLedger is IPayouts {
     /// @dev Anyone can call this. Pays the contributor's payee from the operator's bond (see
     /// IStakeManager.payFromOperator), at the price that held at the receipt's deadline, or when the challenge's window
     /// closed if that was earlier. Credits the challenger's ether. If the bond pays less than is due, the rest can be
-    /// resolved once the bond is larger.
+    /// resolved for one `unbondWindow` once the bond is larger. Later it could drain the bond of another operator.
     /// @param receipt The challenged receipt.
     function resolveOmission(Receipt calldata receipt) external;
 
@@ -460,10 +463,10 @@ interface IEpochLedger is IPayouts {
     /// @return Hash of the newest header; zero before the first epoch and after a disabled one.
     function headOf(uint256 pool) external view returns (bytes32);
 
-    /// @notice Returns whether the arbiter named a header when it disabled an epoch.
+    /// @notice Returns whether the arbiter disabled the epoch with a header because that is false.
     /// @param headerHash Hash of the header.
-    /// @return Whether the arbiter disabled the epoch itself, and not only an earlier one.
-    function wasDisabled(bytes32 headerHash) external view returns (bool);
+    /// @return Whether its attesters can be slashed.
+    function wasRefuted(bytes32 headerHash) external view returns (bool);
 
     /// @notice Returns whether a record is that of a kept epoch that is not disabled.
     /// @param pool Id of the pool.

@@ -63,7 +63,7 @@ struct Finding {
 /// Exits: a case that nobody executes within GRACE after the veto window lapses.
 ///
 /// Validators lose their bond for signing a case that is vetoed, for accepting work whose case is executed, and for
-/// attesting an epoch that the arbiter disables. In each of these, the arbiter's word decides.
+/// attesting an epoch that the arbiter disables as false. In each of these, the arbiter's word decides.
 ///
 /// Signatures: nodes and validators are plain keys. A signature has 65 bytes with s in the lower half of the curve
 /// order. Any other form reverts with an error of OpenZeppelin's ECDSA library.
@@ -126,7 +126,7 @@ interface ISlashingCourt {
         bytes32 indexed receiptHash, uint256 indexed pool, address indexed validator, uint256 amount
     );
 
-    /// @notice A validator was slashed for attesting the header of an epoch that the arbiter disabled.
+    /// @notice A validator was slashed for attesting the header of an epoch that the arbiter disabled as false.
     /// @param headerHash Hash of the header.
     /// @param pool Id of the pool.
     /// @param validator Account that signed.
@@ -200,9 +200,9 @@ interface ISlashingCourt {
     /// @notice The two receipts are not contradicting claims of one node for one task and lease.
     error NotEquivocation();
 
-    /// @notice The arbiter has not disabled the epoch with this header.
+    /// @notice The arbiter has not disabled the epoch with this header as false.
     /// @param headerHash Hash of the header.
-    error NotDisabled(bytes32 headerHash);
+    error NotRefuted(bytes32 headerHash);
 
     /// @notice A replay of the work cannot show what this case is about, so an accept may honestly be wrong.
     /// @param reason Reason of the case: another submission has the same proof, or contradicts this one.
@@ -263,10 +263,10 @@ interface ISlashingCourt {
     /// @param finding The validator's verdict "accept, hard" on the receipt.
     function slashFalseAccept(Accusation calldata accusation, bytes32 workKey, Finding calldata finding) external;
 
-    /// @notice Slashes a validator's bond for attesting the header of an epoch that the arbiter disabled.
-    /// @dev Anyone can call this. Only the epoch that the arbiter named counts (see IEpochLedger.wasDisabled). Each
+    /// @notice Slashes a validator's bond for attesting the header of an epoch that the arbiter disabled as false.
+    /// @dev Anyone can call this. Only the epoch that the arbiter named counts (see IEpochLedger.wasRefuted). Each
     /// validator is slashed once for each header, by `signerPenalty`, also if its attestation was not posted.
-    /// @param header Header of the disabled epoch.
+    /// @param header Header of the false epoch.
     /// @param attestation The validator's signature over the header, in the domain of EpochLedger.
     function slashAttester(EpochHeader calldata header, Attestation calldata attestation) external;
 

@@ -22,7 +22,7 @@ _UNPOSTED = EpochRow.posted_block.is_(None)
 _UNSETTLED: tuple[ColumnElement[bool], ...] = (
     SubmissionRow.state != SubmissionState.SUBMITTED,
     SubmissionRow.epoch.is_(None),
-    SubmissionRow.receipt_hash.not_in(select(ChallengeRow.receipt_hash).where(ChallengeRow.is_upheld)),
+    SubmissionRow.receipt_hash.not_in(select(ChallengeRow.receipt_hash).where(ChallengeRow.is_paid)),
 )
 
 

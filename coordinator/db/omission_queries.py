@@ -24,7 +24,9 @@ class ChallengeRow(Base):
     decided_block: Mapped[int | None] = mapped_column(Number)
     """Number of the block in which the challenge was answered or resolved. None while it is open."""
     is_upheld: Mapped[bool] = mapped_column(default=False)
-    """Whether the operator's bond has paid for the receipt. No later epoch pays for it again."""
+    """Whether nobody answered in time, so that the operator's bond pays as far as it goes."""
+    is_paid: Mapped[bool] = mapped_column(default=False)
+    """Whether the bond has paid for the receipt, at least in part. No later epoch pays for it again."""
     netted_block: Mapped[int | None] = mapped_column(Number)
     """Number of the block in which the payment was deducted from rewards. None if it was not deducted."""
     answer: Mapped[str | None] = mapped_column(String(96))
@@ -44,15 +46,12 @@ class OmissionQueries:
     def list_unanswered(self, *, most_tries: int, final_before: float) -> Sequence[tuple[ChallengeRow, SubmissionRow]]:
         """Return open challenges of submissions in posted epochs that are not disabled, by epoch.
 
-        Upheld ones of submissions that an epoch pays too are included, once the epoch was final before `final_before`
-        and until the payment is deducted. They have no answer yet, or their last answer was reverted after fewer than
-        `most_tries` tries.
+        Upheld ones of submissions that an epoch holds too are included, once the epoch was final before `final_before`
+        and until the payment is deducted, so that the bond pays no more for them. All of these have no answer yet, or
+        their last answer was reverted after fewer than `most_tries` tries.
         """
         is_paid_twice = (
-            ChallengeRow.is_upheld
-            & ChallengeRow.netted_block.is_(None)
-            & (EpochRow.final_at < final_before)
-            & (SubmissionRow.units > 0)
+            ChallengeRow.is_upheld & ChallengeRow.netted_block.is_(None) & (EpochRow.final_at < final_before)
         )
         is_refused = IntentRow.state == IntentState.REVERTED
         query = (
@@ -72,5 +71,5 @@ class OmissionQueries:
     def _forget_challenges_above(self, number: int) -> None:
         self.session.execute(delete(ChallengeRow).where(ChallengeRow.block_number > number))
         decided = update(ChallengeRow).where(ChallengeRow.decided_block > number)
-        self.session.execute(decided.values(decided_block=None, is_upheld=False))
+        self.session.execute(decided.values(decided_block=None, is_upheld=False, is_paid=False))
         self.session.execute(update(ChallengeRow).where(ChallengeRow.netted_block > number).values(netted_block=None))

@@ -57,11 +57,16 @@ def record_attestation(
 
 
 def choose_quorum(
-    signed: Mapping[Address, str], active: Collection[Address], *, quorum: int
+    signed: Mapping[Address, str], active: Collection[Address], *, quorum: int, with_spares: bool = False
 ) -> dict[Address, str] | None:
-    """Return as many signatures of active validators as the ledger requires. None if there are fewer."""
+    """Return as many signatures of active validators as the ledger requires, or all. None if there are fewer.
+
+    Spares cost gas. They help if a validator has unbonded since it signed.
+    """
     counted = sorted(set(signed) & set(active), key=lambda each: int(each, 16))
-    return {each: signed[each] for each in counted[:quorum]} if len(counted) >= quorum else None
+    if len(counted) < quorum:
+        return None
+    return {each: signed[each] for each in (counted if with_spares else counted[:quorum])}
 
 
 class Signers(NamedTuple):
@@ -78,11 +83,11 @@ def find_signers(repository: Repository, pool: PoolId, epoch: EpochRow, active: 
 
 
 def find_quorum(
-    repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address]
+    repository: Repository, ledger: Ledger, epoch: EpochRow, active: Collection[Address], *, with_spares: bool
 ) -> dict[Address, str] | None:
     """Return the signatures with which an epoch can be posted. None while too few active validators have signed."""
     signed = repository.find_attestations(epoch.number, build_header(epoch, ledger.pool).compute_hash())
-    return choose_quorum(signed, active, quorum=ledger.header_quorum)
+    return choose_quorum(signed, active, quorum=ledger.header_quorum, with_spares=with_spares)
 
 
 def is_late(repository: Repository, epoch: EpochRow, *, now: float) -> bool:

@@ -55,15 +55,22 @@ def record_challenge(repository: Repository, receipt_hash: Hash, *, block: int) 
         repository.flush()
 
 
-def record_decision(repository: Repository, receipt_hash: Hash, *, block: int, is_upheld: bool = False) -> None:
-    """Record that a challenge was answered or resolved in this block, and whether the operator's bond has paid."""
+def record_decision(repository: Repository, receipt_hash: Hash, *, block: int, paid: int | None = None) -> None:
+    """Record that a challenge was answered in this block, or upheld, so that the operator's bond has paid `paid`.
+
+    The bond pays nothing while it is empty. It may pay several times, and the first block is kept.
+    """
     challenge = repository.get_challenge(receipt_hash)
-    if challenge is not None:
-        challenge.decided_block, challenge.is_upheld = block, is_upheld
-        if is_upheld:
-            get_logger().error("the operator's bond paid for a receipt", receipt_hash=receipt_hash)
+    if challenge is None:
+        return
+    if not challenge.is_upheld:
+        challenge.decided_block = block
+    if paid is not None:
+        get_logger().error("the operator's bond pays for a receipt", receipt_hash=receipt_hash, paid=paid)
+        if not challenge.is_upheld:
             challenge.answer, challenge.tries = None, 0
-        repository.flush()
+        challenge.is_upheld, challenge.is_paid = True, challenge.is_paid or paid > 0
+    repository.flush()
 
 
 def record_netted(repository: Repository, receipt_hash: Hash, *, block: int) -> None:

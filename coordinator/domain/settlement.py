@@ -178,12 +178,14 @@ def record_disabled(repository: Repository, *, number: int) -> None:
     rewards include those of this epoch, and the ledger refuses their headers, which name the header of this one.
     """
     epoch = repository.get_epoch(number)
-    if epoch is not None and not epoch.disabled:
+    if epoch is None:
+        return
+    if not epoch.disabled:
         epoch.disabled = True
         repository.release_from_epoch(number)
-        for later in repository.list_unposted():
-            if later.number > number:
-                later.data_hash = ""
+    for later in repository.list_unposted():
+        if later.number > number:
+            later.data_hash = ""
 
 
 def build_work_leaf(row: SubmissionRow) -> WorkLeaf:

@@ -34,7 +34,7 @@ ADVICE = {
     "UrlTooLong": "Use a URL of at most 256 bytes",
     "NotCreditor": "Set --key-file to the key of the account that owns the credit, or leave out --to",
     "NotContributor": "Set --key-file to the key of the contributor that registered the node",
-    "NotDisabled": "No action is possible: the arbiter has not disabled the epoch with this header",
+    "NotRefuted": "No action is possible: the arbiter has not disabled the epoch with this header as false",
     "NotReplayable": "No action is possible: an accept of this work may honestly be wrong",
     "NotEquivocation": "Use two receipts in which one node claims different files for the same task and lease",
     "NotFinal": _UNTIL,

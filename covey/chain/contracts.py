@@ -182,8 +182,9 @@ class EpochLedger(Contract):
         ordered = sorted(attestations.items(), key=lambda item: int(item[0], 16))
         return self._write("post", astuple(header), [_to_compact(signature) for _, signature in ordered])
 
-    def disable_epoch(self, pool: PoolId, record: EpochRecord) -> Call:
-        return self._write("disableEpoch", pool, astuple(record))
+    def disable_epoch(self, pool: PoolId, record: EpochRecord, *, is_false: bool) -> Call:
+        """Disable an epoch and all later ones. If it is false, those that attested its header can be slashed."""
+        return self._write("disableEpoch", pool, astuple(record), is_false)
 
     def claim(
         self, pool: PoolId, record: EpochRecord, contributor: Address, cumulative: int, proof: Sequence[Hash]
@@ -227,8 +228,8 @@ class EpochLedger(Contract):
         return Hash(self._read("headOf", pool))
 
     def was_disabled(self, header_hash: Hash) -> bool:
-        """Return whether the arbiter disabled the epoch with this header itself, and not only an earlier one."""
-        return bool(self._read("wasDisabled", header_hash))
+        """Return whether the arbiter disabled the epoch with this header as false, so that attesters can be slashed."""
+        return bool(self._read("wasRefuted", header_hash))
 
     def is_posted(self, pool: PoolId, record: EpochRecord) -> bool:
         """Return whether the record belongs to a posted epoch that is not disabled and still kept by the contract."""

@@ -223,15 +223,19 @@ def epoch_disable(
     key_file: ArbiterKeyFile,
     pool: Pool,
     folder: FolderSource = None,
+    is_false: Annotated[
+        bool,
+        typer.Option("--blame-attesters", help="The epoch is false, so validators that attested it can be slashed."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Disable an epoch and all later ones within the challenge window. Their work moves to new epochs. Arbiter only.
 
-    Example: `covey epoch disable 3 mypool`
+    Example: `covey epoch disable 3 mypool --blame-attesters`
     """
     account = options.open_account(deployment, key_file, pool, folder=folder)
     posted = account.history.find_epoch(account.pool, number)
     if posted is None:
         raise ProtocolError("unknown_epoch", f"epoch {number} has not been posted", status=404)
-    entry = account.send(account.contracts.ledger.disable_epoch(account.pool, posted.record))
+    entry = account.send(account.contracts.ledger.disable_epoch(account.pool, posted.record, is_false=is_false))
     options.show({"epoch": number, "transaction": entry.transaction_hash}, as_json)

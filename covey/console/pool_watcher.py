@@ -173,7 +173,7 @@ class PoolWatcher:
         if step.verb in (WatchVerb.CLAIM, WatchVerb.DISABLE):
             posted = _require(self._history.find_epoch(pool, int(step.about)), f"epoch {step.about}")
             if step.verb is WatchVerb.DISABLE:
-                return contracts.ledger.disable_epoch(pool, posted.record)
+                return contracts.ledger.disable_epoch(pool, posted.record, is_false=step.is_false)
             view = self._find_view(posted.epoch)
             return contracts.ledger.claim(pool, posted.record, self._who, view.cumulative, view.proof)
         if step.verb in (WatchVerb.EXECUTE, WatchVerb.LAPSE):

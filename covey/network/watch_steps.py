@@ -39,6 +39,8 @@ class WatchStep:
     hashes of an equivocation; or "rewards" or "stake", which is owed as a credit."""
     text: str
     """Why it is due, as a sentence."""
+    is_false: bool = False
+    """Whether the epoch to disable is false, so that its attesters can be slashed, and not only without a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,9 @@ def _list_disabling(seen: WatchedPool) -> Iterator[WatchStep]:
         patience = epoch.challenge_window // 2 if epoch.trouble == MISSING else epoch.challenge_window
         is_time = seen.now >= epoch.disable_until - patience
         if seen.is_arbiter and epoch.trouble and is_time and seen.now < epoch.disable_until:
-            yield WatchStep(verb=WatchVerb.DISABLE, about=str(epoch.record.epoch), text=epoch.text)
+            is_false = epoch.trouble != MISSING
+            about = str(epoch.record.epoch)
+            yield WatchStep(verb=WatchVerb.DISABLE, about=about, text=epoch.text, is_false=is_false)
             return
 
 

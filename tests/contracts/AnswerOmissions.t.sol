@@ -153,7 +153,7 @@ contract AnswerOmissionsTest is OmissionFixture {
         challenge(given);
         send(answer);
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, answer.record);
+        ledger.disableEpoch(pool, answer.record, true);
         challenge(given);
         refuse(abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0), answer);
         vm.warp(START + 10);

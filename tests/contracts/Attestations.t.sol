@@ -214,7 +214,7 @@ contract AttestationsTest is Fixture {
         EpochHeader memory next = makeHeader(WORK, REWARD, 2);
         Attestation[] memory early = attest(next);
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, true);
         bytes4 selector = IEpochLedger.WrongPreviousHash.selector;
         refuse(abi.encodeWithSelector(selector, bytes32(0), next.previousHash), next, early);
         next.previousHash = 0;

@@ -100,7 +100,7 @@ contract ClaimTest is Fixture {
     function test_WhenTheEpochIsDisabled_ItReverts() public {
         (EpochRecord memory record, bytes32[] memory mine,) = post(100, 120, 180);
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, true);
         vm.warp(START + 20);
         bytes memory unknown = abi.encodeWithSelector(IEpochLedger.UnknownEpoch.selector, pool, 0);
         refuse(unknown, record, contributor, 120, mine);

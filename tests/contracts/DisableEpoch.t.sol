@@ -9,7 +9,7 @@ contract DisableEpochTest is Fixture {
 
     function disable(EpochRecord memory record) internal {
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, true);
     }
 
     function test_WhenDisabled_ItDisablesLaterEpochsAndReleasesTheirEscrow() public {
@@ -31,8 +31,8 @@ contract DisableEpochTest is Fixture {
         assertEq(ledger.epochsOf(pool), 3);
         // The next epoch begins a new chain of headers, so nothing that was signed on top of these can be posted.
         assertEq(ledger.headOf(pool), bytes32(0));
-        assertTrue(ledger.wasDisabled(falls.headerHash));
-        assertTrue(!ledger.wasDisabled(fallsToo.headerHash) && !ledger.wasDisabled(stands.headerHash));
+        assertTrue(ledger.wasRefuted(falls.headerHash));
+        assertTrue(!ledger.wasRefuted(fallsToo.headerHash) && !ledger.wasRefuted(stands.headerHash));
 
         vm.warp(START + 7);
         EpochRecord memory next = post(REWARD, 7);
@@ -58,7 +58,7 @@ contract DisableEpochTest is Fixture {
         EpochRecord memory record = post(REWARD, 1);
         vm.expectRevert(abi.encodeWithSelector(IEpochLedger.NotArbiter.selector, pool, operator));
         vm.prank(operator);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, true);
     }
 
     function test_WhenUnknownOrAlreadyDisabled_ItReverts() public {

@@ -184,6 +184,22 @@ contract OmissionTest is OmissionFixture {
         ledger.resolveOmission(receipt);
     }
 
+    /// Otherwise the promises of a stolen key would drain the bonds of all later operators.
+    function test_WhenAnUnbondingWindowHasPassed_ALaterBondPaysNothing() public {
+        vm.prank(address(ledger));
+        stakes.payFromOperator(pool, trainer, 500);
+        challenge(makePromise(DUE));
+        vm.warp(START + 10);
+        ledger.resolveOmission(receipt);
+        bond(operator, BondKind.OPERATOR, 1000);
+        vm.warp(START + 31);
+        vm.expectRevert(abi.encodeWithSelector(IEpochLedger.TooLate.selector, START + 30));
+        ledger.resolveOmission(receipt);
+        vm.warp(START + 30);
+        ledger.resolveOmission(receipt);
+        assertEq(token.balanceOf(contributor), 150);
+    }
+
     /// The signer's key alone could otherwise promise any amount to a node of its own.
     function test_WhenTheReceiptClaimsMoreThanAnEpoch_ItReverts() public {
         receipt.units = 1_000_001;

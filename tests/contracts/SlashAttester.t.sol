@@ -17,12 +17,16 @@ contract SlashAttesterTest is Fixture {
         super.setUp();
         header = makeHeader(keccak256("work"), keccak256("reward"), 1);
         record = postHeader(header);
-        notDisabled = abi.encodeWithSelector(ISlashingCourt.NotDisabled.selector, record.headerHash);
+        notDisabled = abi.encodeWithSelector(ISlashingCourt.NotRefuted.selector, record.headerHash);
     }
 
     function disable() internal {
+        disable(true);
+    }
+
+    function disable(bool isFalse) internal {
         vm.prank(arbiter);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, isFalse);
     }
 
     function refuse(bytes memory reason, Attestation memory attestation) internal {
@@ -60,6 +64,14 @@ contract SlashAttesterTest is Fixture {
         refuse(notDisabled, attest(header, validatorKeys[1]));
     }
 
+    /// An operator that withholds the data after validators have checked it must not cost them their bonds.
+    function test_WhenTheEpochIsDisabledForItsDataAlone_ItReverts() public {
+        Attestation memory attestation = attest(header, validatorKeys[1]);
+        disable(false);
+        assertTrue(!ledger.isPosted(pool, record));
+        refuse(notDisabled, attestation);
+    }
+
     /// The arbiter disables the earlier epoch. It says nothing about the later one, which falls with it.
     function test_WhenOnlyAnEarlierEpochWasNamed_ItReverts() public {
         vm.warp(START + 1);
@@ -67,7 +79,7 @@ contract SlashAttesterTest is Fixture {
         bytes32 hash = postHeader(later).headerHash;
         Attestation memory attestation = attest(later, validatorKeys[1]);
         disable();
-        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotDisabled.selector, hash));
+        vm.expectRevert(abi.encodeWithSelector(ISlashingCourt.NotRefuted.selector, hash));
         court.slashAttester(later, attestation);
     }
 

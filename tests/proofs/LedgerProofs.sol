@@ -54,7 +54,7 @@ contract LedgerProofs is LedgerSetting {
         fund(3_000_000);
         EpochRecord memory record = postReward(ALICE, cumulative, units);
         vm.prank(ARBITER);
-        ledger.disableEpoch(pool, record);
+        ledger.disableEpoch(pool, record, true);
         vm.warp(START + wait);
         assert(!claim(record, ALICE, cumulative));
     }
@@ -66,7 +66,7 @@ contract LedgerProofs is LedgerSetting {
         EpochRecord memory record = postReward(ALICE, 1, units);
         vm.warp(START + wait);
         vm.prank(ARBITER);
-        try ledger.disableEpoch(pool, record) {
+        try ledger.disableEpoch(pool, record, true) {
             assert(wait < CHALLENGE);
         } catch {
             assert(wait >= CHALLENGE);
@@ -92,7 +92,7 @@ contract LedgerProofs is LedgerSetting {
         if (disabled > 0) {
             stands = disabled == 1 ? rewardOf(units) : 0;
             vm.prank(ARBITER);
-            ledger.disableEpoch(pool, disabled == 1 ? later : record);
+            ledger.disableEpoch(pool, disabled == 1 ? later : record, true);
         }
         vm.warp(later.finalAt);
         if (isLaterFirst) claim(later, BOB, second);

@@ -80,7 +80,7 @@ contract LedgerHandler is LedgerModel {
         which %= epochs.length;
         EpochRecord memory record = epochs[which].record;
         vm.prank(isArbiter ? arbiter : operator);
-        try ledger.disableEpoch(epochs[which].pool, record) {
+        try ledger.disableEpoch(epochs[which].pool, record, true) {
             if (!isArbiter || block.timestamp >= record.finalAt - 10) broken = "disabled without right or too late";
             noteDisabled(which);
         } catch {}

@@ -79,7 +79,7 @@ def test_epoch__disabled__cannot_be_claimed(chain):
     ledger = chain.contracts.ledger
     stands = post(chain, pool, make_header(chain, pool, work_root=word(1), reward_root=word(2), units=5))
     falls = post(chain, pool, make_header(chain, pool, work_root=word(1), reward_root=word(3), units=7))
-    chain.send("arbiter", ledger.disable_epoch(pool, falls.record))
+    chain.send("arbiter", ledger.disable_epoch(pool, falls.record, is_false=True))
     assert ledger.is_posted(pool, stands.record)
     assert not ledger.is_posted(pool, falls.record)
     assert without_place(read_events(chain)[-1]) == (events.EpochDisabled, pool, 1)

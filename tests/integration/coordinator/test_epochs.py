@@ -72,7 +72,7 @@ async def test_walk__epoch_disabled_by_the_arbiter__is_paid_from_the_next(harnes
     ledger, pool = harness.chain.contracts.ledger, PoolId(harness.ctx.config.pool)
     owner = harness.chain.address("contributor")
     await settle(harness)
-    harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
+    harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0), is_false=True))
     harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
     async with harness.client("node") as client:
@@ -103,7 +103,7 @@ async def test_public_views__posted_epochs__give_header_and_record_as_the_chain_
     assert (unposted.posted, unposted.header_hash, unposted.final_at) == (False, None, None)
     await harness.follow()
     await harness.follow()
-    harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0)))
+    harness.chain.send("arbiter", ledger.disable_epoch(pool, find_record(harness, 0), is_false=True))
     harness.chain.advance(1)  # minimum time between two epochs
     await harness.follow()
     harness.run_job("settle")

@@ -342,6 +342,7 @@ def upgrade() -> None:
         sa.Column("block_number", _NUMBER, nullable=False),
         sa.Column("decided_block", _NUMBER, nullable=True),
         sa.Column("is_upheld", sa.Boolean(), nullable=False),
+        sa.Column("is_paid", sa.Boolean(), nullable=False),
         sa.Column("netted_block", _NUMBER, nullable=True),
         sa.Column("answer", sa.String(length=96), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),

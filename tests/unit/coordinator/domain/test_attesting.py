@@ -52,7 +52,7 @@ def test_record_attestation__another_header_than_the_one_that_waits__is_refused(
             sign(rows, old, B)
         assert caught.value.code == "not_awaited"
         sign(rows, new, B, C)
-        found = attesting.find_quorum(rows, LEDGER, rows.get_epoch(0), {A, B, C})
+        found = attesting.find_quorum(rows, LEDGER, rows.get_epoch(0), {A, B, C}, with_spares=False)
         assert found == {B: f"by {B}", C: f"by {C}"}, "a signature over the old header does not count"
         sign(rows, new, A)
         assert len(rows.session.query(AttestationRow).all()) == 3, "one for each validator"
@@ -61,6 +61,7 @@ def test_record_attestation__another_header_than_the_one_that_waits__is_refused(
 def test_choose_quorum__lowest_addresses_of_active_signers__or_none():
     signed = {C: "3", A: "1", B: "2"}
     assert attesting.choose_quorum(signed, {A, B, C}, quorum=2) == {A: "1", B: "2"}
+    assert attesting.choose_quorum(signed, {A, B, C}, quorum=2, with_spares=True) == signed
     assert list(attesting.choose_quorum(signed, {B, C}, quorum=2)) == [B, C]
     assert attesting.choose_quorum(signed, {C, make_address("d")}, quorum=2) is None
     assert attesting.choose_quorum({}, {A}, quorum=0) == {}
@@ -91,4 +92,4 @@ def test_clear_attestations__posted_epoch__forgets_its_signatures(pool: FakePool
     with pool.database.write() as rows:
         sign(rows, close(rows, 0), A, B)
         rows.clear_attestations(0)
-        assert attesting.find_quorum(rows, LEDGER, rows.get_epoch(0), {A, B}) is None
+        assert attesting.find_quorum(rows, LEDGER, rows.get_epoch(0), {A, B}, with_spares=False) is None

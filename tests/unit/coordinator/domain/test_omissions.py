@@ -238,11 +238,11 @@ def test_record_challenge__receipt_of_nobody_here__is_no_row(ctx: SimpleNamespac
     assert find_challenge(ctx.database, make_hash("another's")) is None
 
 
-def uphold(ctx: SimpleNamespace, receipt: str, *, block: int = 25) -> None:
+def uphold(ctx: SimpleNamespace, receipt: str, *, block: int = 25, paid: int = 1) -> None:
     """Let the operator's bond pay for a receipt whose challenge nobody answered in time."""
     challenge(ctx.database, [receipt])
     with ctx.database.write() as rows:
-        omissions.record_decision(rows, receipt, block=block, is_upheld=True)
+        omissions.record_decision(rows, receipt, block=block, paid=paid)
 
 
 def test_answer_challenges__upheld_and_in_an_epoch__is_deducted_once_when_the_epoch_is_final(ctx: SimpleNamespace):
@@ -267,14 +267,34 @@ def test_answer_challenges__upheld_and_in_an_epoch__is_deducted_once_when_the_ep
     assert len(ctx.contracts.ledger.called) == 2, "a reorganization undid the deduction"
 
 
-def test_answer_challenges__upheld_work_that_the_epoch_does_not_pay__is_left_alone(ctx: SimpleNamespace):
+@pytest.mark.parametrize(("units", "paid"), [(0, 1), (5, 0), (0, 0)])
+def test_answer_challenges__upheld_and_unpaid_by_either__is_shown_so_that_no_later_bond_pays(
+    ctx: SimpleNamespace, units: int, paid: int
+):
     (receipt,) = settle(ctx.database, 1)
-    uphold(ctx, receipt)
+    uphold(ctx, receipt, paid=paid)
     ctx.clock = lambda: 1000.0
     with ctx.database.write() as rows:
-        rows.get_submission(receipt).units = 0
+        rows.get_submission(receipt).units = units
     chain_events.answer_challenges(ctx)
-    assert ctx.contracts.ledger.called == []
+    assert len(ctx.contracts.ledger.called) == 1
+
+
+def test_list_unsettled__upheld_by_an_empty_bond__is_paid_by_an_epoch_until_a_later_bond_pays(ctx: SimpleNamespace):
+    """Anybody may challenge and resolve while the bond is empty. That must not cost the contributor its pay."""
+    (receipt,) = settle(ctx.database, 1)
+    with ctx.database.write() as rows:
+        rows.release_from_epoch(0)
+    uphold(ctx, receipt, paid=0)
+    with ctx.database.read() as rows:
+        assert [found for found, _ in rows.list_unsettled()] == [receipt]
+    with ctx.database.write() as rows:
+        omissions.record_decision(rows, receipt, block=27, paid=3)
+    with ctx.database.read() as rows:
+        assert list(rows.list_unsettled()) == []
+    with ctx.database.write() as rows:
+        rows.forget_blocks_above(26)
+        assert rows.get_challenge(receipt).decided_block == 25, "a reorganization took the later payment only"
 
 
 def test_list_unsettled__upheld_before_its_epoch__is_in_none(ctx: SimpleNamespace):

@@ -286,7 +286,7 @@ def test_json__odd_token__is_not_asked_for_its_unit(opened):
         (["pool", "replace-validator", ALICE, BOB], "replace_validator", (1, ALICE, BOB), {"validators": [ALICE]}),
         (["worker", "remove", BOB], "remove_node", (1, BOB), {"node": BOB}),
         (["case", "veto", HASH], "veto", (ACCUSATION,), {"receipt_hash": HASH, "node": BOB}),
-        (["epoch", "disable", "1"], "disable_epoch", (1, RECORD), {"epoch": 1}),
+        (["epoch", "disable", "1", "--blame-attesters"], "disable_epoch", (1, RECORD, True), {"epoch": 1}),
     ],
 )
 def test_json__admin_commands__send_what_was_named(opened, arguments, sent, call, expected):
