@@ -1,92 +1,106 @@
 """The account of a command, with a chain and a coordinator whose content a test chooses."""
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from typer.testing import CliRunner
 
 from covey import cli
+from covey.chain.events import CaseExecuted, CaseLapsed, CaseOpened, CaseVetoed, Event, PolicyPublished
 from covey.chain.structs import Accusation, Case, EpochRecord, OnChainCaseState, PoolState, RoleHolder, Unbonding
 from covey.chain.wallet import wallet_from_key
 from covey.console import account
 from covey.errors import TransientError
-from covey.protocol.ids import ZERO_ADDRESS
+from covey.protocol.api.public import RewardView, SubmissionView
+from covey.protocol.ids import ZERO_ADDRESS, Address, Hash, PoolId
 from covey.protocol.merkle import MerkleTree, compute_reward_leaf
 from covey.protocol.prices import EpochPrices, ScheduledPrice
 
-ALICE = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
-BOB = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
-HASH = "0x" + "ab" * 32
+ALICE = Address("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266")
+BOB = Address("0x70997970C51812dc3A010C7d01b50e0d17dc79C8")
+HASH = Hash("0x" + "ab" * 32)
 runner = CliRunner()
+StandIn = Any
+"""Type of an object that has only those members of the real one that the commands under test use."""
 
 
 class Contract:
     """Answers every read from `values`, and turns every other call into the transaction that would be sent."""
 
-    def __init__(self, address, **values):
+    def __init__(self, address: Address, **values: object) -> None:
         self.address, self._values = address, values
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> StandIn:
         if name in self._values:
             return lambda *_: self._values[name]
         return lambda *arguments, **named: SimpleNamespace(label=name, arguments=(*arguments, *named.values()))
 
 
 SIGNER = wallet_from_key(b"\x11" * 32)
-LEAF = compute_reward_leaf(chain=31337, ledger=BOB, pool=1, contributor=SIGNER.address, cumulative=45)
+LEAF = compute_reward_leaf(chain=31337, ledger=BOB, pool=PoolId(1), contributor=SIGNER.address, cumulative=45)
 """Leaf of a reward tree in which only the signer has earned something: 45."""
 RECORD = EpochRecord(
     header_hash=HASH, reward_root=MerkleTree([LEAF]).root, epoch=1, final_at=90, reward=5, cumulative=45
 )
-ACCUSATION = Accusation(receipt_hash=HASH, pool=1, node=BOB, contributor=ALICE)
+ACCUSATION = Accusation(receipt_hash=HASH, pool=PoolId(1), node=BOB, contributor=ALICE)
 
 
 class FakeHistory:
     """Epoch 1 is posted and pays; one case is open. The newest pool of everybody is 7."""
 
-    def find_pool(self, operator, params_hash):
-        return 7
+    def find_pool(self, operator: Address, params_hash: Hash) -> PoolId:
+        return PoolId(7)
 
-    def find_epoch(self, pool, epoch):
+    def find_epoch(self, pool: PoolId, epoch: int) -> StandIn:
         return SimpleNamespace(epoch=1, record=RECORD, transaction_hash=HASH) if (pool, epoch) == (1, 1) else None
 
-    def find_claimable(self, pool, *, now):
+    def find_claimable(self, pool: PoolId, *, now: int) -> StandIn:
         return self.find_epoch(pool, 1)
 
-    def read_prices(self, pool, epochs, *, now):
+    def read_prices(self, pool: PoolId, epochs: Sequence[StandIn], *, now: int) -> EpochPrices:
         posted_at = {posted.epoch: posted.record.final_at - 50 for posted in epochs}
         return EpochPrices(prices=self.prices, posted_at=posted_at, now=now)
 
-    def list_unfinal(self, pool, *, now):
+    def list_unfinal(self, pool: PoolId, *, now: int) -> list[StandIn]:
         return [posted for posted in self.unfinal if posted.record.final_at > now]
 
     prices = (ScheduledPrice(reward_per_million=3_000_000, start=0),)
-    unfinal = ()
-    case_events = ()
-    policies = ()
+    unfinal: Sequence[StandIn] = ()
+    case_events: Sequence[CaseOpened | CaseVetoed | CaseExecuted | CaseLapsed] = ()
+    policies: Sequence[PolicyPublished] = ()
+    accusations: Sequence[Accusation] = ()
 
-    def list_case_events(self, receipt_hash):
+    def list_case_events(self, receipt_hash: Hash) -> list[Event]:
         return [event for event in self.case_events if event.receipt_hash == receipt_hash]
 
-    def list_policies(self, pool):
+    def list_policies(self, pool: PoolId) -> list[PolicyPublished]:
         return [event for event in self.policies if event.pool == pool]
 
-    accusations = ()
-
-    def list_accusations(self, pool):
+    def list_accusations(self, pool: PoolId) -> list[Accusation]:
         return [accusation for accusation in self.accusations if accusation.pool == pool]
 
-    def find_accusation(self, receipt_hash):
+    def find_accusation(self, receipt_hash: Hash) -> Accusation | None:
         return ACCUSATION if receipt_hash == HASH else None
 
 
 class FakeAccount(account.Account):
     """An account on a chain whose content the test chooses."""
 
-    def __init__(self, pool):
+    client: StandIn
+    deployment: StandIn
+    contracts: StandIn
+    token: StandIn
+    coordinator: StandIn
+
+    def __init__(self, pool: int) -> None:
         self.fake_history = FakeHistory()
-        self.pool, self._wallet, self.reward = pool, SIGNER, None
-        self.sent, self.calls, self.submissions = [], [], []
+        self.pool, self._wallet = PoolId(pool), SIGNER
+        self.reward: RewardView | None = None
+        self.sent: list[str] = []
+        self.calls: list[tuple[StandIn, ...]] = []
+        self.submissions: list[SubmissionView] = []
         self.client = SimpleNamespace(
             get_block=lambda tag: SimpleNamespace(timestamp=100 if tag == "latest" else tag),
             count_transactions=lambda *_: 0,
@@ -136,27 +150,29 @@ class FakeAccount(account.Account):
         self.token = Contract(ALICE, allowance=0, decimals=1, symbol="CVT", balance_of=1000, **domain)
 
     @property
-    def history(self):
+    def history(self) -> StandIn:
         return self.fake_history
 
-    def open_client(self, coordinator_url):
+    def open_client(self, coordinator_url: str) -> StandIn:
         return self.coordinator
 
-    def send(self, call):
+    def send(self, call: StandIn) -> StandIn:
         self.sent.append(call.label)
         self.calls.append(call.arguments)
         return SimpleNamespace(transaction_hash=HASH)
 
-    async def _get_reward(self, coordinator_url, contributor, epoch):
+    async def _get_reward(self, coordinator_url: str, contributor: Address, epoch: int) -> RewardView | None:
         if coordinator_url == "http://away":
             raise TransientError("coordinator_unreachable", "no\x1b[2J answer")
         return self.reward
 
-    def list_submissions(self, coordinator_url, *, limit, contributor):
+    def list_submissions(
+        self, coordinator_url: str, *, limit: int, contributor: Address | None = None
+    ) -> list[SubmissionView]:
         return [view for view in self.submissions if view.contributor == contributor]
 
 
-def invoke(*arguments, key=True):
+def invoke(*arguments: str, key: bool = True) -> StandIn:
     """Run a command with --json and return what it prints."""
     options = ["--deployment", "d.json", *(["--key-file", "k"] if key else [])]
     result = runner.invoke(cli.app, [*arguments, *options, "--json"])
