@@ -1,5 +1,7 @@
 """Rows 7, 13 and 14: completions that are shorter, longer or different from what the seeded choice wrote."""
 
+import numpy as np
+
 from benchmarks.verification.cheating_engines import FalseText
 from covey.protocol.submission_file.rows import Rollout
 from covey.protocol.verdict import Reason
@@ -150,7 +152,9 @@ class InsertedAnswer(Cheat):
         """Return the prompt's last word, backward, cut at the limit."""
         limit = worker.params.model.max_completion_tokens
         tokenizer = worker.engine.tokenizer
-        word = tokenizer.decode(row.prompt, skip_special_tokens=True).strip().rsplit(" ", 1)[-1]
+        prompt = tokenizer.decode(np.array(row.prompt, np.int64), skip_special_tokens=True)
+        assert isinstance(prompt, str)
+        word = prompt.strip().rsplit(" ", 1)[-1]
         return [*tokenizer.encode(word[::-1], add_special_tokens=False), END][:limit]
 
 

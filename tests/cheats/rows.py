@@ -131,6 +131,6 @@ ELSEWHERE: tuple[type[Elsewhere], ...] = (
 DISHONEST = range(1, 17)
 """The rows of dishonest work."""
 ROWS: dict[int, tuple[type[Cheat] | type[Elsewhere], ...]] = {
-    row: tuple(each for each in (*JUDGED, *ELSEWHERE) if each.row == row)
+    row: (*(each for each in JUDGED if each.row == row), *(each for each in ELSEWHERE if each.row == row))
     for row in (*DISHONEST, 39, 40, 41, 52, 53, 58)
 }

@@ -1,9 +1,12 @@
 """Calls an ASGI application without a server."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from covey.runtime.file_sending import SEND_FILE
+from starlette.types import ASGIApp, Message
+
+from covey.runtime.file_sending import SEND_FILE, FilePart, SendFile
 
 
 @dataclass
@@ -13,20 +16,31 @@ class Answered:
     body: bytes
 
 
-async def ask(app, path, *, headers=(), method="GET", client="10.0.0.1", send_file=None):
+async def ask(
+    app: ASGIApp,
+    path: str,
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+    method: str = "GET",
+    client: str = "10.0.0.1",
+    send_file: SendFile | None = None,
+) -> Answered:
     """Send one request, and return the response. `path` may contain a query.
 
     `send_file` replaces the extension that sends files. It may then leave the body incomplete.
     """
     path, _, query = path.partition("?")
-    messages = []
+    messages: list[Message] = []
 
-    async def send(message):
+    async def send(message: Message) -> None:
         messages.append(message)
 
-    async def read_file(part):
+    async def read_file(part: FilePart) -> bool:
         messages.append({"body": os.pread(part.descriptor, part.size, part.offset)})
         return True
+
+    async def receive() -> Message:
+        raise NotImplementedError  # No application of the tests reads a body.
 
     scope = {
         "type": "http",
@@ -37,7 +51,7 @@ async def ask(app, path, *, headers=(), method="GET", client="10.0.0.1", send_fi
         "headers": [(name.encode(), value.encode()) for name, value in headers],
         "client": (client, 1),
     }
-    await app(scope, None, send)
+    await app(scope, receive, send)
     start, *parts = messages
     assert start["type"] == "http.response.start"
     assert send_file or [part.get("more_body", False) for part in parts] == [True] * (len(parts) - 1) + [False]

@@ -41,20 +41,20 @@ def allow_asynchronous_scheduling() -> None:
     """Undo what vLLM's platform for CPUs does to the setting."""
     from vllm.platforms.cpu import CpuPlatform
 
-    check = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
+    check = CpuPlatform.check_and_update_config.__func__
 
     def check_and_keep(cls: type, config: Any) -> None:
         wanted = config.scheduler_config.async_scheduling
         check(cls, config)
         config.scheduler_config.async_scheduling = wanted
 
-    CpuPlatform.check_and_update_config = classmethod(check_and_keep)  # type: ignore[assignment, method-assign]
+    CpuPlatform.check_and_update_config = classmethod(check_and_keep)
 
 
 def main() -> None:
     """Run the module in the arguments."""
     torch.cuda.Stream, torch.cuda.Event = Stream, Event  # type: ignore[misc, assignment]
-    torch.cuda.current_stream = lambda *_: Stream()  # type: ignore[assignment, return-value]
+    torch.cuda.current_stream = lambda *_: Stream()  # type: ignore[assignment]
     torch.cuda.stream = lambda _: nullcontext()  # type: ignore[assignment, return-value]
     allow_asynchronous_scheduling()
     option, module, *sys.argv[1:] = sys.argv[1:]

@@ -60,7 +60,7 @@ class MemoryChain:
 
     def mine(self, blocks: int = 1) -> None:
         for _ in range(blocks):
-            mined = []
+            mined: list[Transaction] = []
             while (waiting := self.pool.pop(self._count(self.blocks) + len(mined), None)) is not None:
                 mined.append(waiting)
             self._salt += 1

@@ -93,7 +93,8 @@ class _Connection:
         while (answer := self._receive()).get("id") != self._number:
             self.events += [answer] if "method" in answer else []
         assert "error" not in answer, answer
-        return answer["result"]
+        result: dict[str, Any] = answer["result"]
+        return result
 
     def await_event(self, method: str) -> None:
         while not any(event["method"] == method for event in self.events):
@@ -101,4 +102,5 @@ class _Connection:
             self.events += [answer] if "method" in answer else []
 
     def _receive(self) -> dict[str, Any]:
-        return json.loads(self._socket.recv(timeout=SECONDS))
+        message: dict[str, Any] = json.loads(self._socket.recv(timeout=SECONDS))
+        return message

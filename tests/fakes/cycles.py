@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from covey.demo.cheats import Wrapped
-from covey.engines.base import Engine
+from covey.engines.base import Completion, Engine, GenerationRequest
+from covey.toploc.topk import Capture
 
 HANG_S = 60.0
 """Deadline against hanging, in seconds."""
@@ -20,7 +21,9 @@ class Counting(Wrapped):
         self.fails = list(fails)
         self.on_batch: Callable[[], object] = lambda: None
 
-    def generate(self, requests, *, temperature, capture=None):
+    def generate(
+        self, requests: Sequence[GenerationRequest], *, temperature: float, capture: Capture | None = None
+    ) -> list[Completion]:
         self.batches.append(len(requests))
         self.on_batch()
         if self.fails:

@@ -23,7 +23,9 @@ def close_epoch(pool: FakePool, ledger: Ledger) -> Closed:
         assert epoch_closing.record_filled(rows, number, leaves, epoch_closing.compute_work_root(leaves))
         closed = epoch_closing.build_epoch(rows, ledger, number)
         assert epoch_closing.record_closed(rows, closed)
-        return Closed(rows.get_epoch(number), closed.data)
+        epoch = rows.get_epoch(number)
+        assert epoch is not None
+        return Closed(epoch, closed.data)
 
 
 def mark_settled(pool: FakePool) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from covey.environments.base import refuse_data_sets
 from covey.evaluation.evaluation_config import EvaluationConfig, read_config
 from covey.evaluation.evaluation_scores import EvaluationResults, compute_results
 from covey.evaluation.question_file import QuestionFile, write_questions
@@ -27,7 +28,7 @@ def finish(
     samples = len(texts[0][0])
     sampling = {"samples": samples, "temperature": 1.0}
     config = read_config(None, {"tasks": {"file": folder / "rows.jsonl"}, "sampling": sampling})
-    asked = write_questions(config.tasks, folder / "questions.jsonl", data_sets=lambda digest: None)
+    asked = write_questions(config.tasks, folder / "questions.jsonl", data_sets=refuse_data_sets)
     log = SampleLog(folder / "out")
     log.open({}, {})
     log.append(

@@ -9,13 +9,19 @@ import os
 import resource
 import sys
 import time
+from typing import TypedDict
 
-from covey.environments.base import GradeLimit, refuse_data_sets
+from covey.environments.base import GradeLimit, JsonObject, refuse_data_sets
 from covey.environments.kinds.code import programs  # noqa: F401 - loaded before the forks, as in a sandbox
 from covey.environments.kinds.code.code import CodeSource
 
 
-def grade(source, case, cpu_seconds, memory_bytes):
+class Case(TypedDict):
+    tests: JsonObject
+    program: str
+
+
+def grade(source: CodeSource, case: Case, cpu_seconds: int, memory_bytes: int) -> tuple[float, str, float]:
     taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + memory_bytes))
@@ -24,10 +30,10 @@ def grade(source, case, cpu_seconds, memory_bytes):
         earned, limit = source.grade(source.read_info(case["tests"]), case["program"]), ""
     except GradeLimit as reached:
         earned, limit = 0.0, reached.code
-    return [earned, limit, time.monotonic() - started]
+    return earned, limit, time.monotonic() - started
 
 
-def main():
+def main() -> None:
     source = CodeSource({"dataset": "0x" + "00" * 32}, refuse_data_sets)
     answers = []
     for case in json.load(sys.stdin):
@@ -35,7 +41,7 @@ def main():
         child = os.fork()
         if child == 0:
             try:
-                os.write(writing, json.dumps(grade(source, case, *map(int, sys.argv[1:3]))).encode())
+                os.write(writing, json.dumps(grade(source, case, int(sys.argv[1]), int(sys.argv[2]))).encode())
             finally:
                 os._exit(0)
         os.close(writing)

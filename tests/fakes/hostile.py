@@ -33,13 +33,6 @@ def build(setup: bytes) -> Callable[[bytes], bytes]:
     return behave
 
 
-def build_sympy(setup: bytes) -> Callable[[bytes], bytes]:
-    """Return a function that holds much memory before the fork."""
-    import sympy
-
-    return lambda payload: str(sympy.Integer(int(payload)) + 1).encode()
-
-
 def fail(setup: bytes) -> Callable[[bytes], bytes]:
     """Fail as the setup says, instead of returning a function."""
     match setup:
@@ -85,7 +78,7 @@ def _spin_unbound(_: bytes) -> bytes:
 
 def _spin_in_children(_: bytes) -> bytes:
     """Loop endlessly in child processes, while the parent only waits."""
-    for _ in range(3):
+    for _number in range(3):
         if os.fork() == 0:
             _spin(b"")
     os.wait()
@@ -98,7 +91,7 @@ def _eat(rest: bytes) -> bytes:
 
 def _eat_in_children(_: bytes) -> bytes:
     """Allocate memory in several processes, each of which stays below the limit."""
-    for _ in range(8):
+    for _number in range(8):
         if os.fork() == 0:
             memory = bytearray(60 << 20)
             for i in range(0, len(memory), 4096):
@@ -192,7 +185,7 @@ def _write(rest: bytes) -> bytes:
 def _write_somewhere(_: bytes) -> bytes:
     """Return every folder, up to three levels deep, in which a file can be created."""
     found = []
-    for top, folders, _ in os.walk("/"):
+    for top, folders, _files in os.walk("/"):
         if top.startswith("/proc"):
             folders[:] = []
             continue
@@ -214,7 +207,7 @@ def _fill(_: bytes) -> bytes:
     for number in range(64):
         try:
             with open(f"fill-{number}", "wb", buffering=0) as file:
-                for _ in range(2):
+                for _mebibyte in range(2):
                     written += file.write(bytes(1 << 20))
         except OSError:
             break
@@ -325,7 +318,7 @@ def _keep_memory(_: bytes) -> bytes:
 def _patch(_: bytes) -> bytes:
     import json
 
-    json.loads = lambda *_, **__: "patched"  # type: ignore[assignment]
+    json.loads = lambda *_, **__: "patched"
     return str(json.loads("1")).encode()
 
 
@@ -357,23 +350,18 @@ def _segfault(_: bytes) -> bytes:
     return b""
 
 
-_WORDS: dict[str, Callable[[bytes], bytes]] = (
-    {
-        "echo": lambda rest: rest,
-        "count": lambda _: str(len(_CALLS)).encode(),
-        "say": lambda rest: bytes(int(rest)),
-        "exit": lambda rest: os._exit(int(rest)),
-        "quit": lambda _: sys.exit(0),
-        "environment": lambda _: repr(sorted(os.environ)).encode(),
-        "pid": lambda _: str(os.getpid()).encode(),
-        "parent": lambda _: str(os.getppid()).encode(),
-        "cwd": lambda _: os.getcwd().encode(),
-        "hash": lambda rest: str(hash(rest)).encode(),
-        "answer_odd": lambda _: 7,  # type: ignore[dict-item, return-value]
-    }
-    | {
-        name.removeprefix("_"): value
-        for name, value in list(globals().items())
-        if callable(value) and name[1:2].islower()
-    }
-)
+_WORDS: dict[str, Callable[[bytes], bytes]] = {
+    "echo": lambda rest: rest,
+    "count": lambda _: str(len(_CALLS)).encode(),
+    "say": lambda rest: bytes(int(rest)),
+    "exit": lambda rest: os._exit(int(rest)),
+    "quit": lambda _: sys.exit(0),
+    "environment": lambda _: repr(sorted(os.environ)).encode(),
+    "pid": lambda _: str(os.getpid()).encode(),
+    "parent": lambda _: str(os.getppid()).encode(),
+    "cwd": lambda _: os.getcwd().encode(),
+    "hash": lambda rest: str(hash(rest)).encode(),
+    "answer_odd": lambda _: 7,
+} | {
+    name.removeprefix("_"): value for name, value in list(globals().items()) if callable(value) and name[1:2].islower()
+}

@@ -109,8 +109,8 @@ class HostileAnswer:
 
 def list_hostile(secret_file: Path, port: int) -> list[HostileAnswer]:
     """List every attack. `secret_file` contains `SECRET`, and a process listens on `port` of this machine."""
-    values = {"secret": SECRET, "port": port, "file": str(secret_file), "name": SECRET_NAME}
-    tests = {"inputs": [""], "outputs": [SECRET], "fn_name": None}
+    values: dict[str, object] = {"secret": SECRET, "port": port, "file": str(secret_file), "name": SECRET_NAME}
+    tests: dict[str, object] = {"inputs": [""], "outputs": [SECRET], "fn_name": None}
     answers = [("code", name, tests, f"```python\n{_fill(text, values)}\n```") for name, text in PROGRAMS.items()]
     answers += [("math", name, {"ground_truth": ["x^2+3"]}, rf"\boxed{{{text}}}") for name, text in MATH.items()]
     answers += [

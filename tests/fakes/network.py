@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import httpx
 import pytest
@@ -174,7 +174,16 @@ class CoordinatorHarness:
             return await http.post(self.url + path, content=body, headers=headers)
 
 
-def create_pool(chain: Any, params: PoolParams, **changes: int) -> PoolId:
+class MoreTerms(TypedDict, total=False):
+    """Terms of a pool that some tests need, as in `PoolTerms`."""
+
+    validator_bond: int
+    header_quorum: int
+    verdict_fee: int
+    epoch_verdicts: int
+
+
+def create_pool(chain: Any, params: PoolParams, **changes: Unpack[MoreTerms]) -> PoolId:
     """Create a pool that is funded and started. Its contributor stakes and registers "node"; policy 0 is published.
 
     `changes` are additional terms.

@@ -10,9 +10,9 @@ from covey.protocol.eip712 import Domain
 from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId
 from covey.protocol.policy_record import RECORD_FILE, WEIGHTS_FILE, PolicyRecord
 from covey.protocol.transport import DELTA, WEIGHTS
-from covey.shardcast.offering import Offering
+from covey.shardcast.offering import ANCHOR_EVERY, Offering
 from covey.shardcast.origin_store import OriginStore
-from covey.shardcast.policy_export import build_row, write_weights
+from covey.shardcast.policy_export import OpenPreview, build_row, write_weights
 from covey.shardcast.policy_folder import map_weights, write_child
 from covey.shardcast.reachability import PolicyRetention, find_route
 
@@ -21,20 +21,33 @@ DOMAIN = Domain(chain_id=31337, contract=Address(wallet_from_key(b"\x08" * 32).a
 """EIP-712 domain of the manifests that `build_offering` signs."""
 
 
-def build_offering(root: Path, *, pool: PoolId, keep: int = 5, **settings) -> Offering:
+def build_offering(root: Path, *, pool: PoolId, keep: int = 5, anchor_every: int = ANCHOR_EVERY) -> Offering:
     """Return an offering whose manifests TRAINER signs for DOMAIN."""
     retention = PolicyRetention(keep=keep)
-    return Offering(OriginStore(root), pool=pool, domain=DOMAIN, signer=TRAINER, retention=retention, **settings)
+    return Offering(
+        OriginStore(root), pool=pool, domain=DOMAIN, signer=TRAINER, retention=retention, anchor_every=anchor_every
+    )
 
 
 def write_export(
-    folder: Path, tensors: dict[str, np.ndarray], *, config: str = "{}", dtype: str = "BF16", **settings
+    folder: Path,
+    tensors: dict[str, np.ndarray],
+    *,
+    config: str = "{}",
+    dtype: str = "BF16",
+    open_preview: OpenPreview = lambda _: None,
 ) -> Path:
-    """Write tensors, given as uint16[n] bits for BF16, as a trainer exports them. `settings` go to `write_weights`."""
+    """Write tensors, given as uint16[n] bits for BF16, as a trainer exports them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config)
     rows = [build_row(name, dtype, values.shape) for name, values in tensors.items()]
-    write_weights(folder, rows, lambda row: tensors[row.name].reshape(-1).view(np.uint8).data, threads=2, **settings)
+    write_weights(
+        folder,
+        rows,
+        lambda row: tensors[row.name].reshape(-1).view(np.uint8).data,
+        threads=2,
+        open_preview=open_preview,
+    )
     return folder
 
 
@@ -43,9 +56,12 @@ def read_policy(store: OriginStore, pool: int, record_hash: Hash, folder: Path) 
     head = store.read_head(pool)
     ways = find_route(head, record_hash) if head is not None else None
     assert ways, f"the origin knows no route to {record_hash}"
-    record = PolicyRecord.from_bytes(store.find_record(record_hash), record_hash)
+    found = store.find_record(record_hash)
+    assert found is not None, f"the origin has no record {record_hash}"
+    record = PolicyRecord.from_bytes(found, record_hash)
     folder.mkdir(parents=True, exist_ok=True)
-    objects = [store.find_objects(way.manifest) for way in ways]
+    objects = [path for way in ways if (path := store.find_objects(way.manifest)) is not None]
+    assert len(objects) == len(ways), "the origin lacks objects of the route"
     assert ways[0].base == ZERO_HASH
     base = map_weights(objects[0] / WEIGHTS, record.tensors)
     deltas = [path / DELTA for path in objects[1:]]

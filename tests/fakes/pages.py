@@ -7,7 +7,6 @@ from typing import Any, cast
 import httpx
 
 from coordinator.config import CoordinatorConfig
-from coordinator.db.database import Database
 from coordinator.db.intent_row import IntentRow
 from coordinator.db.models import EpochRow
 from coordinator.domain.settlement import build_header
@@ -96,8 +95,3 @@ def settle(pool: FakePool) -> EpochRow:
 def open_pages(ctx: PagesContext) -> httpx.AsyncClient:
     """Return a client of the pages."""
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=build_pages(ctx)), base_url="http://pages")
-
-
-def open_read_only(database: Database) -> Database:
-    """Return another view of a database, which refuses every change."""
-    return Database(database.url, is_read_only=True)

@@ -16,7 +16,7 @@ FAILED = 7
 """Exit status of a program whose tests fail, in contrast to one that hangs."""
 
 
-def fails(program, tests):
+def fails(program: str, tests: str) -> bool:
     child = os.fork()
     if child == 0:
         status = 1
@@ -32,7 +32,7 @@ def fails(program, tests):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == FAILED
 
 
-def main():
+def main() -> None:
     cases = json.load(sys.stdin)
     found = [
         next((index for index, program in enumerate(case["programs"]) if fails(program, case["tests"])), None)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.errors import ProtocolError
+from covey.protocol.eip712 import Signer
 from covey.protocol.head import Head
-from covey.protocol.ids import ZERO_HASH, Address, Hash
+from covey.protocol.ids import ZERO_HASH, Address, Hash, PoolId, Step
 from covey.protocol.policy_record import PolicyRecord
 from covey.shardcast import download, downloader
 from covey.shardcast.downloader import Downloader
@@ -38,12 +38,12 @@ class OfferedPolicies:
     sizes: dict[str, int] = field(default_factory=lambda: dict(SIZES))
     keep: int = 20
     anchor_every: int = 10
-    signer: object = None
+    signer: Signer | None = None
     exports: list[Export] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.offering: Offering = build_offering(
-            self.root / "origin", pool=1, keep=self.keep, anchor_every=self.anchor_every
+            self.root / "origin", pool=PoolId(1), keep=self.keep, anchor_every=self.anchor_every
         )
         if self.signer:
             self.offering._signer = self.signer
@@ -62,7 +62,7 @@ class OfferedPolicies:
 
         With `is_previewed` its pieces are served while it is exported. `before_offer` is called after that.
         """
-        step = len(self.exports)
+        step = Step(len(self.exports))
         generator = np.random.default_rng(step)
         for values in self.tensors.values():
             values[generator.integers(0, len(values), 1 + len(values) // 500)] ^= 1
@@ -132,10 +132,12 @@ class FakeRelay(RawServer):
         return True
 
 
-def build_client(root: Path, *urls: str, keep: int = 8, seed: int | None = 0, signer: Address | None = None):
+def build_client(
+    root: Path, *urls: str, keep: int = 8, seed: int | None = 0, signer: Address | None = None
+) -> PolicyClient:
     """Return a client of pool 1 that trusts `signer`, by default the trainer of `build_offering`."""
     source = PolicySource(
-        Downloader(urls, seed=seed), pool=1, domain=DOMAIN, trainer=signer or Address(TRAINER.address)
+        Downloader(urls, seed=seed), pool=PoolId(1), domain=DOMAIN, trainer=signer or Address(TRAINER.address)
     )
     return PolicyClient(source, PolicyStore(root, keep=keep, threads=2))
 
@@ -165,15 +167,6 @@ def flip_bit(data: bytes, position: int, bit: int = 0) -> bytes:
     changed = bytearray(data)
     changed[position] ^= 1 << bit
     return bytes(changed)
-
-
-def find_code(work: Callable[[], object]) -> str:
-    """Return the code of the error that `work` raises, or "" if it raises none."""
-    try:
-        work()
-    except ProtocolError as error:
-        return error.code
-    return ""
 
 
 class ThrottledRelay(FakeRelay):

@@ -130,7 +130,7 @@ def _is_postgres_up(url: str) -> bool:
     engine = create_engine(url, connect_args={"connect_timeout": 10})
     try:
         with engine.connect() as connection:
-            return connection.scalar(text("SELECT 1")) == 1
+            return bool(connection.scalar(text("SELECT 1")) == 1)
     except OperationalError:
         return False
     finally:

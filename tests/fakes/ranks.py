@@ -19,7 +19,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -74,9 +74,11 @@ def build_untied() -> PreTrainedModel:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=259, hidden_size=33, intermediate_size=50, num_hidden_layers=2, num_attention_heads=3, head_dim=16,
-        num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=False, attn_implementation="sdpa",
+        num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=False,
     )  # fmt: skip
-    return LlamaForCausalLM(config).train(False)  # no dimension is even: parts differ in size
+    model = LlamaForCausalLM(config)
+    model.train(False)
+    return model  # no dimension is even: parts differ in size
 
 
 def build_case(case: str, folder: Path, ranks: Ranks = ALONE, **changes: Any) -> Learner:
@@ -138,7 +140,7 @@ def resume(learner: Learner, checkpoints: Checkpoints) -> None:
 def gather(learner: Learner) -> dict[str, torch.Tensor]:
     """Gather the master weights, and the gradients in AdamW's first moment. All ranks must call this."""
     moments = learner.get_optimizer_tensors()
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, parameter in learner.model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -174,7 +176,7 @@ def compute_sharded_head(rank: int) -> torch.Tensor:
 def count_reductions(folder: Path, ranks: Ranks, *, sync_each_batch: bool) -> dict[str, Any]:
     """Return how often units add up their gradients in an update of several micro-batches, and what it changes."""
     learner = build_case("untied", folder, ranks, micro_batch_size=1, sync_each_batch=sync_each_batch)
-    samples, calls, reduce = build_samples(SIZES[0]), list[int](), _fsdp_param_group.foreach_reduce
+    samples, calls, reduce = build_samples(SIZES[0]), list[int](), _fsdp_collectives.foreach_reduce
 
     def count(*arguments: Any, **options: Any) -> Any:
         calls.append(1)

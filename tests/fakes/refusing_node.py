@@ -4,7 +4,8 @@ import json
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from covey.chain import abi_codec
+from eth_utils.crypto import keccak
+
 from tests.fakes.contracts import ASKS_VERSION, encode_domain
 
 
@@ -39,7 +40,7 @@ class RefusingNode(BaseHTTPRequestHandler):
         if RefusingNode.refusal == "poor":
             return {"error": {"code": -32003, "message": "Insufficient funds for gas * price + value"}}
         name, bracket, rest = RefusingNode.refusal.partition(")")
-        data = abi_codec.keccak(text=name + bracket)[:4].hex() + rest
+        data = keccak(text=name + bracket)[:4].hex() + rest
         return {"error": {"code": 3, "message": "execution reverted", "data": f"0x{data}"}}
 
     def log_message(self, *_: object) -> None:

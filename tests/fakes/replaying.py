@@ -27,7 +27,6 @@ def build_engine(vocabulary: int, longest: int) -> HuggingFaceEngine:
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, max_position_embeddings=longest, pad_token_id=0, eos_token_id=1, bos_token_id=2,
-        attn_implementation="sdpa",
     )  # fmt: skip
     return HuggingFaceEngine.from_model(LlamaForCausalLM(config).train(False), build_tokenizer())
 

@@ -19,7 +19,6 @@ OPTIMISER = Optimiser(learning_rate=1e-3, betas=(0.9, 0.99), epsilon=1e-8, weigh
 TWO_SIDED = LossSettings(importance_sampling_mode="none")
 REGULARISED = LossSettings(importance_sampling_mode="none", beta=0.05, entropy_coef=0.02)
 DECOUPLED = LossSettings(beta=0.05, entropy_coef=0.02)
-PLAIN_DECOUPLED = LossSettings()
 SHAPE = PackingConfig(seq_len=64, micro_batch_size=2, compute_dtype="float32")
 
 
@@ -28,9 +27,14 @@ def change(settings: LossSettings, **values: Any) -> LossSettings:
     return LossSettings.model_validate(settings.model_dump() | values)
 
 
-def build_learner(base: PreTrainedModel, **changes: Any) -> Learner:
-    parts = {"optimiser": OPTIMISER, "objective": TWO_SIDED, "shape": SHAPE} | changes
-    return Learner(copy.deepcopy(base), **parts)
+def build_learner(
+    base: PreTrainedModel,
+    *,
+    optimiser: Optimiser = OPTIMISER,
+    objective: LossSettings = TWO_SIDED,
+    shape: PackingConfig = SHAPE,
+) -> Learner:
+    return Learner(copy.deepcopy(base), optimiser=optimiser, objective=objective, shape=shape)
 
 
 def build_samples(n: int = 9, seed: int = 0) -> list[Sample]:
@@ -74,7 +78,7 @@ def build_batch(samples: list[Sample]) -> Batch:
 
 def give_proximal(batch: Batch, values: list[tuple[float, ...]] | None) -> Batch:
     """Return the batch with these log-probabilities under the starting policy, or with none."""
-    proximal = values or [None] * len(batch.samples)
+    proximal: Sequence[tuple[float, ...] | None] = values or [None] * len(batch.samples)
     pairs = zip(batch.samples, proximal, strict=True)
     return replace(batch, samples=tuple(replace(sample, proximal=each) for sample, each in pairs))
 

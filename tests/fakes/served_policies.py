@@ -1,19 +1,22 @@
 """Small policies in an origin's folder, with pieces of real sizes and without a signature."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from covey.protocol.dataset_manifest import DATA_PIECE_BYTES, DatasetFile, DatasetManifest
 from covey.protocol.head import Head, ServedPolicy, Way
-from covey.protocol.ids import ZERO_HASH, Hash
-from covey.protocol.pieces import build_pieces, compute_digest
+from covey.protocol.ids import Hash
+from covey.protocol.pieces import Piece, build_pieces, compute_digest
 from covey.protocol.policy_record import FileRow, PolicyRecord, TensorRow
 from covey.protocol.transport import DELTA, WEIGHTS, TransportManifest, TransportObject, list_runs
 from covey.shardcast.manifest_index import read_contents
 from covey.shardcast.origin_store import OriginStore
 
 CONFIG = b'{"model_type": "tiny"}'
+SIZES = (1000, 300)
+"""Sizes in bytes of the tensors of a policy."""
 
 
 @dataclass
@@ -29,19 +32,19 @@ class MadePolicy:
         return {WEIGHTS: self.folder / "model.safetensors", "config.json": self.folder / "config.json"}
 
 
-def make_policy(folder: Path, *, step: int, sizes=(1000, 300), pool=1, parent=ZERO_HASH, seed=None) -> MadePolicy:
+def make_policy(folder: Path, *, step: int, sizes: Sequence[int] = SIZES) -> MadePolicy:
     """Export random U8 tensors of the given sizes."""
     folder.mkdir(parents=True)
-    generator = random.Random(step if seed is None else seed)
+    generator = random.Random(step)
     data = {f"t{index:04}": generator.randbytes(size) for index, size in enumerate(sizes)}
     rows = tuple(TensorRow(name=n, dtype="U8", shape=(len(d),), digest=compute_digest(d)) for n, d in data.items())
     file = FileRow(name="config.json", size=len(CONFIG), digest=compute_digest(CONFIG))
-    record = PolicyRecord(pool=pool, step=step, parent=parent, tensors=rows, files=(file,))
+    record = PolicyRecord(pool=1, step=step, tensors=rows, files=(file,))
     (folder / "config.json").write_bytes(CONFIG)
     with (folder / "model.safetensors").open("wb") as weights:
         weights.write(record.header)
         weights.writelines(data.values())
-    pieces = []
+    pieces: list[Piece] = []
     for run in list_runs(record.tensors):
         joined, start = memoryview(b"".join(data[row.name] for row in run.rows)), 0
         for size in run.sizes:
@@ -65,15 +68,15 @@ class Publisher:
     policies: dict[int, MadePolicy] = field(default_factory=dict)
     ways: dict[int, list[Way]] = field(default_factory=dict)
 
-    def add_anchor(self, step: int, **options) -> MadePolicy:
+    def add_anchor(self, step: int, *, sizes: Sequence[int] = SIZES) -> MadePolicy:
         """Publish a new policy with an anchor."""
-        made = self._export(step, **options)
+        made = self._export(step, sizes)
         self.store.add_manifest(made.anchor, made.files)
         self.ways[step].append(Way(manifest=made.anchor.address, size=made.anchor.size))
         self.write_head()
         return made
 
-    def add_delta(self, step: int, base: int, *, size=50) -> TransportManifest:
+    def add_delta(self, step: int, base: int, *, size: int = 50) -> TransportManifest:
         """Publish a delta of random bytes, and the policy of its step if there is none yet."""
         if step not in self.policies:
             self._export(step)
@@ -88,7 +91,7 @@ class Publisher:
         self.write_head()
         return manifest
 
-    def add_dataset(self, seed: int, *, size=3000) -> DatasetManifest:
+    def add_dataset(self, seed: int, *, size: int = 3000) -> DatasetManifest:
         """Publish a data set of one file of random bytes."""
         path = self.scratch / f"rows-{seed}"
         path.write_bytes(random.Random(seed).randbytes(size))
@@ -110,8 +113,8 @@ class Publisher:
     def write_head(self) -> None:
         self.store.write_head(1, self.build_head())
 
-    def _export(self, step: int, **options) -> MadePolicy:
-        made = make_policy(self.scratch / f"export-{step}", step=step, **options)
+    def _export(self, step: int, sizes: Sequence[int] = SIZES) -> MadePolicy:
+        made = make_policy(self.scratch / f"export-{step}", step=step, sizes=sizes)
         self.policies[step], self.ways[step] = made, []
         self.store.add_record(made.record)
         return made
