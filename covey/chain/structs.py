@@ -274,4 +274,4 @@ class Challenge:
     answered_by: int
     """Number of the epoch that answered the challenge."""
     paid: int
-    """Amount that the operator's bond paid for the receipt, and that is not deducted from rewards yet."""
+    """Amount that the operator's bond has paid for the receipt."""

@@ -6,7 +6,6 @@ files are kept, so a reward can be claimed when their source is gone.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -25,7 +24,7 @@ from covey.console.account import Account
 from covey.console.receipt_files import SignedReceipt, read_receipt_file
 from covey.console.watched_epochs import WatchedEpochs, get_public
 from covey.errors import CoveyError, OperatorError, ProtocolError, TransientError
-from covey.network.equivocations import Equivocation, is_contradiction, list_candidates
+from covey.network.equivocations import MAX_CANDIDATES, Equivocation, is_contradiction
 from covey.network.false_verdicts import FalseVerdict, list_false_verdicts, require_true
 from covey.network.kept_rewards import REWARDS_FOLDER, KeptRewards, find_kept
 from covey.network.own_receipts import ReceiptFinding, check_leaf
@@ -38,6 +37,7 @@ from covey.protocol.epochs import WorkLeaf
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import Address, Hash
 from covey.protocol.object_keys import build_evidence_key
+from covey.protocol.prices import ScheduledPrice, compute_reward, find_price
 from covey.protocol.promises import KEPT_EPOCHS, compute_longest_promise
 from covey.protocol.verdict import Decision
 
@@ -50,8 +50,6 @@ SENT_FILES = "*/outgoing/sent/*.json"
 """Receipts with the operator's promise, in the folder of `covey join`."""
 MAX_ENDED = 50
 """Maximum number of newest ended cases whose verdicts are looked at."""
-MAX_CANDIDATES = 50
-"""Maximum number of pairs of leaves of which the coordinator is asked whether they are an equivocation."""
 MAX_RECEIPTS = 10_000
 """Maximum number of newest receipts to look at. A contributor signs fewer in the windows of an epoch."""
 
@@ -106,18 +104,18 @@ class PoolWatcher:
         prices = history.read_prices(pool, posted, now=now)
         kept_on_chain = [each for each in posted[-KEPT_EPOCHS:] if self._is_posted(each.record)]
         standing = [(each, prices.find(each.epoch)) for each in kept_on_chain]
-        epochs = self._epochs.check(standing, terms)
+        signed = list(self._list_signed())
+        epochs = self._epochs.check(standing, terms, {each.receipt_hash for each in signed})
         kept = [KeptRewards(path) for path in self._folder.glob(f"*/{REWARDS_FOLDER}")]
         found = find_kept(kept, history, pool=pool, contributor=self._who, now=now)
         cases = [(accusation, self._get_case(accusation)) for accusation in history.list_accusations(pool)]
         self._false = list(self._find_false_verdicts(cases, terms))
         self._contradictions = dict(self._find_equivocations())
-        leaves = {leaf.receipt_hash: (epoch, leaf) for epoch, leaf in self._epochs.list_leaves()}
-        signed = list(self._list_signed())
+        leaves = self._epochs.find_own()
         return WatchedPool(
             now=now,
             epochs=epochs,
-            receipts=self._read_receipts(signed, leaves, compute_longest_promise(terms.epoch_length)),
+            receipts=self._read_receipts(signed, leaves, terms, prices.prices, now=now),
             findings=list(self._check_units(signed, leaves)),
             cases=cases,
             false_verdicts=self._false,
@@ -245,15 +243,22 @@ class PoolWatcher:
                 yield signed
 
     def _read_receipts(
-        self, signed: Sequence[SignedReceipt], leaves: Mapping[Hash, tuple[int, WorkLeaf]], longest_promise: int
+        self,
+        signed: Sequence[SignedReceipt],
+        leaves: Mapping[Hash, tuple[int, WorkLeaf]],
+        terms: PoolTerms,
+        prices: Sequence[ScheduledPrice],
+        *,
+        now: int,
     ) -> list[PromisedReceipt]:
         none = Challenge(challenger=self._who, answer_by=0, state=ChallengeState.NONE, answered_by=0, paid=0)
-        found = []
+        found, longest_promise = [], compute_longest_promise(terms.epoch_length)
         for each in signed:
             assert each.promise is not None
             is_included = each.receipt_hash in leaves
             # Included ones are asked about no more, so that the node is not asked about thousands.
             challenge = none if is_included else self._get_challenge(each.receipt_hash)
+            is_payable = challenge.state is ChallengeState.UPHELD and now <= challenge.answer_by + terms.unbond_window
             found.append(
                 PromisedReceipt(
                     receipt_hash=each.receipt_hash,
@@ -261,9 +266,17 @@ class PoolWatcher:
                     challengeable_until=each.promise.due_by + longest_promise,
                     is_included=is_included,
                     challenge=challenge,
+                    payable=self._compute_payable(each, challenge, prices) if is_payable else 0,
                 )
             )
         return found
+
+    def _compute_payable(self, signed: SignedReceipt, challenge: Challenge, prices: Sequence[ScheduledPrice]) -> int:
+        """Return what the operator's bond could pay now for an upheld challenge: what is due, at most half of it."""
+        pool, stakes = self._account.pool, self._account.contracts.stakes
+        bond = self._read_once("bond", lambda: stakes.backing_of(pool, BondKind.OPERATOR, self._who))
+        price = find_price(prices, min(signed.receipt.deadline, challenge.answer_by))
+        return max(0, min(compute_reward(signed.receipt.units, price) - challenge.paid, bond // 2))
 
     def _check_units(
         self, signed: Sequence[SignedReceipt], leaves: Mapping[Hash, tuple[int, WorkLeaf]]
@@ -286,8 +299,7 @@ class PoolWatcher:
 
     def _find_equivocations(self) -> Iterator[tuple[str, Equivocation]]:
         """Yield the equivocations in epochs that were not slashed, with both receipt hashes."""
-        candidates = islice(list_candidates(leaf for _, leaf in self._epochs.list_leaves()), MAX_CANDIDATES)
-        for hashes in candidates:
+        for hashes in self._epochs.list_candidates()[:MAX_CANDIDATES]:
             details = [self._report(each) for each in hashes]
             receipts = [each.receipt.to_message() for each in details if each is not None and each.receipt is not None]
             if len(receipts) < 2 or not is_contradiction(*receipts):

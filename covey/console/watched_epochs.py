@@ -1,13 +1,16 @@
 """The epochs of a pool that a watcher has checked, their files, and the proofs of one account."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.chain.structs import PoolTerms
 from covey.console.account import Account
 from covey.errors import OperatorError, ProtocolError, TransientError
+from covey.network.equivocations import MAX_CANDIDATES, PackedLeaves, list_candidates
 from covey.network.kept_rewards import KeptRewards, build_reward
 from covey.network.pool_history import PoolHistory
 from covey.network.watch_steps import MISSING, CheckedEpoch
@@ -24,8 +27,21 @@ if TYPE_CHECKING:
     from covey.chain.events import EpochPosted
 
 
+@dataclass(frozen=True, slots=True)
+class TrueEpoch:
+    """What is remembered of an epoch's file, which may have thousands of leaves and is on the disk."""
+
+    header_hash: Hash
+    rewards: Mapping[Address, int]
+    packed: PackedLeaves
+    own: tuple[WorkLeaf, ...]
+    """Leaves of the account and of its receipts."""
+    candidates: tuple[tuple[Hash, Hash], ...]
+    """Receipts that may contradict each other, one of them in this epoch and the other in this or an earlier one."""
+
+
 class WatchedEpochs:
-    """Computes epochs again from their files. Example: `WatchedEpochs(...).check(standing, terms)`."""
+    """Computes epochs again from their files. Example: `WatchedEpochs(...).check(standing, terms, receipts)`."""
 
     def __init__(
         self, account: Account, who: Address, history: PoolHistory, *, url: str | None, folder: Path, kept: KeptRewards
@@ -33,44 +49,40 @@ class WatchedEpochs:
         """Keep files in `folder`, and in `kept` the proofs of `who`. `url` is a coordinator's. None: ask nobody."""
         self._account, self._who, self._history, self._url = account, who, history, url
         self._files, self._kept = folder, kept
-        self._known: dict[int, tuple[Hash, EpochFile]] = {}
-        """True files of epochs, by number, with the hash of their headers."""
+        self._known: dict[int, TrueEpoch] = {}
+        """Epochs with true files, by number."""
 
-    def list_leaves(self) -> Iterator[tuple[int, WorkLeaf]]:
-        """Yield each leaf of the true epochs with the number of its epoch."""
-        for epoch, (_, file) in self._known.items():
-            for leaf in file.leaves:
-                yield epoch, leaf
+    def find_own(self) -> dict[Hash, tuple[int, WorkLeaf]]:
+        """Return the account's leaves in true epochs, each with the number of its epoch, by receipt hash."""
+        return {leaf.receipt_hash: (number, leaf) for number, epoch in self._known.items() for leaf in epoch.own}
 
-    def check(self, standing: "Sequence[tuple[EpochPosted, int]]", terms: PoolTerms) -> list[CheckedEpoch]:
+    def list_candidates(self) -> list[tuple[Hash, Hash]]:
+        """Return the receipt hashes of leaves that may contradict each other."""
+        return [pair for epoch in self._known.values() for pair in epoch.candidates]
+
+    def check(
+        self, standing: "Sequence[tuple[EpochPosted, int]]", terms: PoolTerms, receipts: Set[Hash]
+    ) -> list[CheckedEpoch]:
         """Check the epochs that are not known to be true. Keep their files and the account's proofs.
 
-        `standing` are the epochs that stand, oldest first, each with its price.
+        `standing` are the epochs that stand, oldest first, each with its price. `receipts` are the account's own.
         """
-        self._known = {
-            posted.epoch: self._known[posted.epoch]
-            for posted, _ in standing
-            if self._known.get(posted.epoch, ("",))[0] == posted.record.header_hash
-        }
+        known = self._known
+        self._known = {}
         checked: list[CheckedEpoch] = []
-        seen: set[Hash] = set()
         before: Mapping[Address, int] | None = {}
         for i, (posted, price) in enumerate(standing):
             trouble = text = ""
             if i == 0 and posted.record.cumulative != posted.record.reward:
                 before = None  # Earlier epochs are not kept any more, so their rewards are not known here.
             try:
-                if posted.epoch not in self._known:
+                epoch = known.get(posted.epoch)
+                if epoch is None or epoch.header_hash != posted.record.header_hash:
                     file = self._read_true(posted, before=before, price=price, fees=terms.verdict_fees)
-                    self._known[posted.epoch] = (posted.record.header_hash, file)
-                file = self._known[posted.epoch][1]
-                hashes = {leaf.receipt_hash for leaf in file.leaves}
-                if doubled := seen & hashes:
-                    del self._known[posted.epoch]
-                    raise ProtocolError("bad_epoch", f"receipt {min(doubled)} is in an earlier epoch, too")
-                seen |= hashes
-                before = file.rewards
-                self._keep_proof(file)
+                    epoch = self._summarize(file, posted.record.header_hash, receipts)
+                    self._keep_proof(file)
+                self._known[posted.epoch] = epoch
+                before = epoch.rewards
             except ProtocolError as error:
                 trouble, text, before = error.code, f"epoch {posted.epoch} is false: {error.message}", None
             except TransientError as error:
@@ -106,6 +118,21 @@ class WatchedEpochs:
             ledger=self._account.contracts.ledger.address,
         )
         return file
+
+    def _summarize(self, file: EpochFile, header_hash: Hash, receipts: Set[Hash]) -> TrueEpoch:
+        """Return what is remembered of a file. Raises ProtocolError("bad_epoch") if an earlier epoch has a receipt."""
+        packed, earlier = PackedLeaves.build(file.leaves), [epoch.packed for epoch in self._known.values()]
+        doubled = min((each for one in earlier for each in packed.find_doubled(one)), default=None)
+        if doubled is not None:
+            raise ProtocolError("bad_epoch", f"receipt {doubled} is in an earlier epoch, too")
+        own = (leaf for leaf in file.leaves if leaf.contributor == self._who or leaf.receipt_hash in receipts)
+        return TrueEpoch(
+            header_hash,
+            file.rewards,
+            packed,
+            tuple(own),
+            tuple(islice(list_candidates(packed, earlier), MAX_CANDIDATES)),
+        )
 
     def _read_file(self, data_hash: Hash) -> bytes:
         """Return an epoch's file. Raises TransientError if nobody gives the one that has this hash."""

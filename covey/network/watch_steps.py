@@ -53,6 +53,8 @@ class PromisedReceipt:
     is_included: bool
     """Whether an epoch that stands includes it."""
     challenge: Challenge
+    payable: int = 0
+    """Amount that the operator's bond can pay now for an upheld challenge, because it was too small before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,9 @@ def _list_receipts(seen: WatchedPool) -> Iterator[WatchStep]:
                 text = f"nobody has shown receipt {each.receipt_hash} in an epoch"
                 yield WatchStep(verb=WatchVerb.RESOLVE, about=each.receipt_hash, text=text)
             continue
+        if each.payable:
+            text = f"the operator's bond can pay {each.payable} more for receipt {each.receipt_hash}"
+            yield WatchStep(verb=WatchVerb.RESOLVE, about=each.receipt_hash, text=text)
         is_open = state is not ChallengeState.UPHELD and not each.is_included
         is_overdue = each.due_by < seen.now <= each.challengeable_until
         if is_open and is_overdue and is_known and challenges < MAX_CHALLENGES:

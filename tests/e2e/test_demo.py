@@ -35,13 +35,15 @@ KEYS = {
 
 
 def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start the command with its own temporary folder, so that leftovers can be found."""
+    """Start the command with its own temporary folder, so that leftovers are found. The cache of torch is elsewhere."""
+    places = {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
+    places["TORCHINDUCTOR_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / "torchinductor-of-tests")
     return subprocess.Popen(
         [sys.executable, "-m", "covey", "demo", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")},
+        env=os.environ | places,
         start_new_session=True,
         preexec_fn=_hear_interrupts,  # noqa: PLW1509 (no thread of this process is about to fork)
     )

@@ -114,7 +114,7 @@ class FakePoolHistory:
         return next((each for each in self.chain.posted if each.epoch == epoch), None)
 
     def read_prices(self, pool: int, epochs: object, *, now: int) -> Any:
-        return SimpleNamespace(find=lambda epoch: PRICE)
+        return SimpleNamespace(prices=(), find=lambda epoch: PRICE)
 
     def list_accusations(self, pool: int) -> list[Any]:
         return []

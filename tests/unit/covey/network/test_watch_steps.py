@@ -1,5 +1,6 @@
 """What a watcher does, by what it sees. Times are seconds of the chain."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,15 @@ def test_list_steps__verdict_that_a_case_refuted__is_slashed_for(is_accept: bool
     accusation = SimpleNamespace(receipt_hash=HASH)
     false = SimpleNamespace(accusation=accusation, verdict=SimpleNamespace(validator=BOB), is_accept=is_accept)
     assert verbs(see(false_verdicts=[false])) == [f"{verb} {HASH} {BOB}"]
+
+
+def test_list_steps__bond_was_too_small_and_has_grown__is_resolved_again():
+    challenge = SimpleNamespace(state=ChallengeState.UPHELD, answer_by=900)
+    receipt = PromisedReceipt(
+        receipt_hash=HASH, due_by=800, challengeable_until=2000, is_included=False, challenge=challenge, payable=3
+    )
+    assert verbs(see(receipts=[receipt])) == [f"resolve {HASH}"]
+    assert verbs(see(receipts=[replace(receipt, payable=0)])) == []
 
 
 def test_list_steps__file_of_an_epoch_is_missing__nothing_is_challenged():
