@@ -227,7 +227,7 @@ class EpochLedger(Contract):
         """Return the header hash of the newest epoch. Zero before the first one and after a disabled one."""
         return Hash(self._read("headOf", pool))
 
-    def was_disabled(self, header_hash: Hash) -> bool:
+    def was_refuted(self, header_hash: Hash) -> bool:
         """Return whether the arbiter disabled the epoch with this header as false, so that attesters can be slashed."""
         return bool(self._read("wasRefuted", header_hash))
 

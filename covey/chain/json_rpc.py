@@ -21,6 +21,7 @@ from covey.chain.node_answers import (
     read_block,
     read_bytes,
     read_count,
+    read_input,
     read_int,
     read_logs,
     read_median_fee,
@@ -210,6 +211,10 @@ class ChainClient(NodeRequests):
             return self.request("eth_getTransactionByHash", transaction) is not None
         except TransientError:
             return False
+
+    def find_input(self, transaction: Hash, *, to: Address) -> bytes | None:
+        """Return the input of a transaction. None if the node does not have it, or if it is not sent to `to`."""
+        return self._read(lambda found: read_input(found, to=to), "eth_getTransactionByHash", transaction)
 
     def find_mined(self, transaction: Hash) -> MinedTransaction | None:
         """Return a mined transaction. None while it is not in a block."""

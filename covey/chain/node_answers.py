@@ -141,5 +141,12 @@ def read_mined(transaction: Hash, receipt: Any) -> MinedTransaction | None:
     )
 
 
+def read_input(transaction: Any, *, to: str) -> bytes | None:
+    """Convert the input of a transaction. None if there is no transaction, or if it goes elsewhere."""
+    if transaction is None or (transaction["to"] or "").lower() != to.lower():
+        return None
+    return read_bytes(transaction["input"])
+
+
 def read_bytes(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))

@@ -52,8 +52,9 @@ def watch(
 
     Due are: the claim of what is final, a challenge of the operator for an overdue receipt, its resolution, the ether
     of upheld challenges, credits that the token refused to pay, the execution of cases, the slash of validators whose
-    verdicts a case refuted and of nodes that signed two files for one lease, and for an arbiter the end of a false
-    epoch. Each costs gas, and a challenge needs a bond; nothing is sent without --act.
+    verdicts a case refuted or that attested a false epoch, and of nodes that signed two files for one lease. For an
+    arbiter, the end of a false epoch is due too. Each costs gas, and a challenge needs a bond; nothing is sent without
+    --act.
 
     Example: `covey watch myworker --act`
     """

@@ -6,10 +6,12 @@ files are kept, so a reward can be claimed when their source is gone.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from covey.chain.events import FalseAcceptSlashed, SignerSlashed
+from covey.chain.attestations import read_attestations
+from covey.chain.events import AttesterSlashed, EpochPosted, FalseAcceptSlashed, SignerSlashed
 from covey.chain.structs import (
     Accusation,
     BondKind,
@@ -32,7 +34,7 @@ from covey.network.pool_history import PoolHistory
 from covey.network.watch_steps import PromisedReceipt, WatchedPool, WatchStep, WatchVerb, build_about
 from covey.protocol.api.common import MAX_EVIDENCE_BYTES
 from covey.protocol.api.public import RewardView, SubmissionDetail
-from covey.protocol.eip712 import require_signer
+from covey.protocol.eip712 import Domain, require_signer
 from covey.protocol.epochs import WorkLeaf
 from covey.protocol.evidence import Bundle
 from covey.protocol.ids import Address, Hash
@@ -88,6 +90,10 @@ class PoolWatcher:
         """Verdicts to slash for, of the last look."""
         self._signatures: dict[Hash, str] = {}
         """Nodes' signatures that evidence has shown, by receipt hash."""
+        self._attesters: dict[str, tuple[EpochPosted, str]] = {}
+        """Attestations to slash for, of the last look, by header hash and validator."""
+        self._signed_headers: dict[Hash, dict[Address, str]] = {}
+        """Attestations of epochs that the arbiter called false, by header hash and validator."""
         self._contradictions: dict[str, Equivocation] = {}
         """Equivocations that are not slashed, of the last look, by both receipt hashes."""
 
@@ -111,6 +117,9 @@ class PoolWatcher:
         cases = [(accusation, self._get_case(accusation)) for accusation in history.list_accusations(pool)]
         self._false = list(self._find_false_verdicts(cases, terms))
         self._contradictions = dict(self._find_equivocations())
+        standing_now = {each.epoch for each in kept_on_chain}
+        fallen = [each for each in posted[-KEPT_EPOCHS:] if each.epoch not in standing_now]
+        self._attesters = dict(self._find_attesters(fallen)) if terms.signer_penalty else {}
         leaves = self._epochs.find_own()
         return WatchedPool(
             now=now,
@@ -118,6 +127,7 @@ class PoolWatcher:
             receipts=self._read_receipts(signed, leaves, terms, prices.prices, now=now),
             findings=list(self._check_units(signed, leaves)),
             cases=cases,
+            attesters={about: found[0].epoch for about, found in self._attesters.items()},
             false_verdicts=self._false,
             equivocations=self._contradictions,
             claimable=None if found is None else found[1],
@@ -178,6 +188,9 @@ class PoolWatcher:
             accusation = _require(self._history.find_accusation(Hash(step.about)), f"case {step.about}")
             court = contracts.court
             return court.execute(accusation) if step.verb is WatchVerb.EXECUTE else court.lapse(accusation)
+        if step.verb is WatchVerb.SLASH_ATTESTER:
+            attested, signature = _require(self._attesters.get(step.about), f"the attestation {step.about}")
+            return contracts.court.slash_attester(attested.header, signature)
         if step.verb in (WatchVerb.SLASH_SIGNER, WatchVerb.SLASH_ACCEPT):
             found = _require(next((each for each in self._false if build_about(each) == step.about), None), step.about)
             slash = contracts.court.slash_false_accept if found.is_accept else contracts.court.slash_signer
@@ -213,6 +226,22 @@ class PoolWatcher:
                 validator = each.verdict.validator
                 if self._get_bond(validator) and validator not in slashed:
                     yield each
+
+    def _find_attesters(self, fallen: Sequence[EpochPosted]) -> Iterator[tuple[str, tuple[EpochPosted, str]]]:
+        """Yield what attesters of epochs that the arbiter called false have signed, by header hash and validator."""
+        account, ledger = self._account, self._account.contracts.ledger
+        domain = Domain(chain_id=account.deployment.chain_id, contract=ledger.address)
+        for posted in fallen:
+            header_hash = posted.record.header_hash
+            if not self._read_once(("refuted", header_hash), partial(ledger.was_refuted, header_hash)):
+                continue
+            if header_hash not in self._signed_headers:
+                self._signed_headers[header_hash] = read_attestations(account.client, posted, domain)
+            told = self._history.list_case_events(header_hash)
+            slashed = {event.validator for event in told if isinstance(event, AttesterSlashed)}
+            for validator, signature in self._signed_headers[header_hash].items():
+                if validator not in slashed and self._get_bond(validator):
+                    yield f"{header_hash} {validator}", (posted, signature)
 
     def _report(self, receipt_hash: Hash) -> SubmissionDetail | None:
         """Return what the coordinator reports of a submission. It is asked once. None if it gives no true answer."""

@@ -25,6 +25,7 @@ class WatchVerb(StrEnum):
     DISABLE = "disable"
     SLASH_SIGNER = "slash-signer"
     SLASH_ACCEPT = "slash-accept"
+    SLASH_ATTESTER = "slash-attester"
     SLASH_EQUIVOCATION = "slash-equivocation"
     WITHDRAW_CREDIT = "withdraw-credit"
 
@@ -79,6 +80,8 @@ class WatchedPool:
     epochs: Sequence[CheckedEpoch]
     receipts: Sequence[PromisedReceipt]
     cases: Sequence[tuple[Accusation, Case]]
+    attesters: Mapping[str, int]
+    """Epochs that the arbiter disabled as false, by header hash and validator that attested it and has a bond."""
     false_verdicts: Sequence[FalseVerdict]
     """Verdicts that cases have refuted, of validators that have a bond and were not slashed for them."""
     equivocations: Mapping[str, Equivocation]
@@ -110,6 +113,7 @@ def list_steps(seen: WatchedPool) -> list[WatchStep]:
         *_list_receipts(seen),
         *_list_cases(seen),
         *_list_false_verdicts(seen),
+        *_list_attesters(seen),
         *_list_equivocations(seen),
         *_list_money(seen),
     ]
@@ -178,6 +182,12 @@ def _list_equivocations(seen: WatchedPool) -> Iterator[WatchStep]:
         if each.is_provable and each.first.contributor != seen.contributor:
             text = f"node {each.first.node} signed two files for lease {each.first.lease} of task {each.first.task}"
             yield WatchStep(verb=WatchVerb.SLASH_EQUIVOCATION, about=about, text=text)
+
+
+def _list_attesters(seen: WatchedPool) -> Iterator[WatchStep]:
+    for about, epoch in seen.attesters.items():
+        text = f"validator {about.split()[1]} attested epoch {epoch}, which the arbiter disabled as false"
+        yield WatchStep(verb=WatchVerb.SLASH_ATTESTER, about=about, text=text)
 
 
 def build_about(false: FalseVerdict) -> str:

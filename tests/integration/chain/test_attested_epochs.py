@@ -9,17 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 from covey import cli
+from covey.chain.attestations import read_attestations
 from covey.chain.history import History
+from covey.chain.structs import BondKind
 from covey.chain.wallet import save_key
 from covey.devnet import deploy
 from covey.errors import CoveyError
+from covey.protocol.eip712 import Domain
 from covey.protocol.epoch_file import EpochFile
 from covey.protocol.epochs import WorkLeaf
 from covey.protocol.ids import ZERO_HASH
 from tests.integration.chain.making import word
 
 pytestmark = pytest.mark.integration
-UNITS, PRICE = 50, 3
+UNITS, PRICE, PENALTY = 50, 3, 15
 IDLE_SECONDS = 11
 """Minimum distance of epochs and challenge window of the pool, in seconds."""
 
@@ -88,6 +91,32 @@ def test_operator_vanishes__a_quorum_posts__and_the_contributor_is_paid(chain: A
     before = chain.contracts.token.balance_of(who)
     chain.send("deployer", ledger.claim(pool, event.record, who, UNITS * PRICE, []))
     assert chain.contracts.token.balance_of(who) == before + UNITS * PRICE
+
+
+def test_epoch_is_called_false__those_that_attested_it__are_found_and_slashed_once(chain: Any, tmp_path: Path) -> None:
+    pool = chain.open_pool(header_quorum=2)
+    ledger, court, stakes = chain.contracts.ledger, chain.contracts.court, chain.contracts.stakes
+    run, file = Commands(chain, pool, tmp_path), make_file(chain, pool)
+    signatures = [run(f"validator-{i}", "sign", file)[1]["signature"] for i in range(2)]
+    words = [word for signature in signatures for word in ("--attestation", signature)]
+    assert run("operator", "post", file, *words)[0] == 0
+    posted = History(client=chain.client, contracts=chain.contracts).find_epoch(pool, 0)
+    assert posted is not None
+    domain = Domain(chain_id=chain.deployment.chain_id, contract=ledger.address)
+    expected = {chain.address(f"validator-{i}"): signatures[i] for i in range(2)}
+    assert read_attestations(chain.client, posted, domain) == expected
+    assert read_attestations(chain.client, replace(posted, header=replace(posted.header, units=9)), domain) == {}
+    assert read_attestations(chain.client, posted, replace(domain, contract=court.address)) == {}
+    assert read_attestations(chain.client, replace(posted, transaction_hash=word(3)), domain) == {}
+
+    chain.send("arbiter", ledger.disable_epoch(pool, posted.record, is_false=True))
+    assert ledger.was_refuted(posted.record.header_hash)
+    for validator, signature in expected.items():
+        before = stakes.backing_of(pool, BondKind.VALIDATOR, validator)
+        chain.send("deployer", court.slash_attester(posted.header, signature))
+        assert stakes.backing_of(pool, BondKind.VALIDATOR, validator) == before - PENALTY
+        with pytest.raises(CoveyError, match="AlreadySlashed"):
+            chain.send("deployer", court.slash_attester(posted.header, signature))
 
 
 def test_sign__second_epoch__continues_the_rewards_of_the_first_one(chain: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 def see(now: int = 1000, **changes: object) -> WatchedPool:
     values: dict[str, object] = {
         "now": now, "epochs": [], "receipts": [], "cases": [], "false_verdicts": [], "claimable": None,
-        "claimed": 0, "ether": 0, "equivocations": {}, "findings": [], "credits": {},
+        "claimed": 0, "ether": 0, "attesters": {}, "equivocations": {}, "findings": [], "credits": {},
         "contributor": ALICE, "is_arbiter": False,
     }  # fmt: skip
     return WatchedPool(**values | changes)
@@ -121,6 +121,10 @@ def test_list_steps__verdict_that_a_case_refuted__is_slashed_for(is_accept: bool
     accusation = SimpleNamespace(receipt_hash=HASH)
     false = SimpleNamespace(accusation=accusation, verdict=SimpleNamespace(validator=BOB), is_accept=is_accept)
     assert verbs(see(false_verdicts=[false])) == [f"{verb} {HASH} {BOB}"]
+
+
+def test_list_steps__attester_of_a_false_epoch__is_slashed():
+    assert verbs(see(attesters={f"{HASH} {BOB}": 3})) == [f"slash-attester {HASH} {BOB}"]
 
 
 def test_list_steps__bond_was_too_small_and_has_grown__is_resolved_again():
