@@ -213,3 +213,25 @@ def test_look__own_receipt_is_paid_less_than_it_says__is_reported(
 def test_look__credits__are_withdrawn_from_the_contract_that_owes(look: Callable[..., WatchedPool]):
     seen = look(FakeChain([begin()], served=[begin()], now=900), WHO)
     assert [(step.verb, step.about) for step in list_steps(seen)] == [("withdraw-credit", "stake")]
+
+
+def test_look__epoch_was_called_false__slashes_each_attester_that_has_not_paid(
+    look: Callable[..., WatchedPool], monkeypatch: pytest.MonkeyPatch
+):
+    """Epoch 4 was disabled. Of its three attesters, one has paid, and one has no bond any more."""
+    before, false = begin(), build([], {WHO: 101})
+    chain = FakeChain([before, false], served=[before], now=DISABLE_UNTIL)
+    paid, poor, owing = (make_address(name) for name in ("paid", "poor", "owing"))
+    signed = dict.fromkeys((paid, poor, owing), "0x" + "11" * 65)
+    event = SimpleNamespace(validator=paid)
+    monkeypatch.setattr(pool_watcher, "AttesterSlashed", SimpleNamespace)
+    monkeypatch.setattr(pool_watcher, "read_attestations", lambda client, posted, ledger: signed)
+    monkeypatch.setattr(FakePoolHistory, "list_case_events", lambda self, hash_: [event], raising=False)
+    ledger, stakes = chain.contracts.ledger, chain.contracts.stakes
+    ledger.is_posted = lambda pool, record: record.epoch != 4
+    ledger.was_refuted = lambda header_hash: header_hash == false[1].compute_hash()
+    stakes.backing_of = lambda pool, kind, account: 0 if account == poor else 5
+    steps = [step for step in list_steps(look(chain, WHO)) if step.verb == "slash-attester"]
+    assert [step.about for step in steps] == [f"{false[1].compute_hash()} {owing}"]
+    ledger.was_refuted = lambda header_hash: False
+    assert [step for step in list_steps(look(chain, WHO)) if step.verb == "slash-attester"] == []
