@@ -125,8 +125,9 @@ def build_epoch(repository: Repository, ledger: Ledger, number: int) -> ClosedEp
         raise TransientError("epoch_before", f"epoch {number} cannot close before epoch {number - 1}")
     if before is not None and before.final_at is None and len(ledger.prices) > 1:
         raise TransientError("epoch_before", f"epoch {number} has no price before epoch {number - 1} is posted")
-    is_first = before is None or before.disabled  # The chain of headers begins again after a disabled epoch.
-    previous_hash = ZERO_HASH if before is None or is_first else build_header(before, ledger.pool).compute_hash()
+    previous_hash = ZERO_HASH
+    if before is not None and not before.disabled:  # The chain of headers begins again after a disabled epoch.
+        previous_hash = build_header(before, ledger.pool).compute_hash()
     leaves = list_leaves(repository, number)
     verdicts = count_paid_verdicts(repository.list_judged(number), ledger.fees)
     rewards = _sum_rewards(repository, ledger, number, verdicts)

@@ -51,7 +51,7 @@ contract AttestationsTest is Fixture {
         return abi.encodeWithSelector(IStakeManager.QuorumNotReached.selector, valid, 2);
     }
 
-    /// Attestations of all three validators, of which the second is spoiled.
+    /// Attestations of all three validators, in order.
     function attestAll(EpochHeader memory header) internal view returns (Attestation[] memory attestations) {
         attestations = new Attestation[](3);
         for (uint256 i = 0; i < 3; ++i) {
